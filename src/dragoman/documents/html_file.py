@@ -311,7 +311,7 @@ class _PageReader:
         shown, position = "", 0
         attributes: list[_Attribute] = []
         statements: list[Statement] = []
-        for match in _ATTRIBUTE.finditer(source):
+        for match in _ATTRIBUTE.finditer(source) if values else ():
             name, group = match[1].lower(), next(group for group in (2, 3, 4) if match[group] is not None)
             start, end = match.span(group)
             if kind := _get_statement_kind(token.name, name, values):

@@ -81,7 +81,7 @@ def add_paragraphs(units: UnitList, members: ZipMembers, name: str, styles: Font
     add_without_cap = partial(_add_paragraphs_of, members, source, name, styles, numbers, None)
     for outermost in source.iter_elements(("p",)):
         add = add_without_cap if cap is None else partial(_add_paragraphs_of, members, source, name, styles, numbers, cap)
-        cap = units.read(source, outermost, add)
+        cap = units.read(source, outermost, add, keep_writers=True)
 
 
 def _add_paragraphs_of(
@@ -198,6 +198,7 @@ def _add_line(
     span = (items[0].span[0], items[-1].span[1])
     cut = Code("point", items[0].cut[0]), Code("point", items[-1].cut[1])
     has_language = any(any(read_run_languages(item.stated)) for item in items)
+    paragraph = _copy_with_properties(reader.paragraph) if is_first else None
 
     def write(translation: UnitTranslation) -> Sequence[Edit]:
         def write_run(run_text: str, properties: str) -> str:
@@ -210,9 +211,18 @@ def _add_line(
             letter, pieces = _take_first_letter(pieces)
             edits = [Edit(*cap.span, source.encode(write_run(letter, cap.properties)))]
         edits += write_pieces([cut[0], *pieces, cut[1]], span, source, write_run, base)
-        return [*turn_paragraph(source, reader.paragraph, translation.language), *edits] if is_first else edits
+        return edits if paragraph is None else [*turn_paragraph(source, paragraph, translation.language), *edits]
 
     units.add(replace(unit, source=text.text, markup=text.markup), members.shift(name, write))
+
+
+def _copy_with_properties(paragraph: XmlElement) -> XmlElement:
+    """Return a paragraph with its properties alone, which stay when the paragraph is released."""
+    properties = paragraph.find("pPr")
+    if properties is None:
+        return replace(paragraph, parent=None, parts=())
+    children = tuple(replace(child, parent=None, parts=()) for child in properties.children)
+    return replace(paragraph, parent=None, parts=(replace(properties, parent=None, parts=children),))
 
 
 def _take_first_letter(pieces: Sequence[Piece]) -> tuple[str, list[Piece]]:

@@ -305,6 +305,8 @@ def get_indent(source: XmlSource, element: XmlElement) -> str:
 Writer = Callable[[UnitTranslation], Sequence[Edit]]
 MAX_ID = 200
 """Most characters of the id that a file gives a unit."""
+MAX_KEPT_BYTES = 2**22
+"""Size of the elements whose writers stay in memory, which takes some 50 MB. Those behind them are read again."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -340,6 +342,7 @@ class UnitList:
         self._numbers: dict[str, int] = {}  # of the units behind the first of their element
         self._counts: dict[str, int] = {}
         self._last: tuple[_ElementReading, UnitList] | None = None  # of the element that was written last
+        self._kept_bytes = 0
 
     def add(self, unit: Unit, write: Writer) -> None:
         """Add a unit. If another has its id, it gets a number behind it. Raises DataError if there are too many."""
@@ -357,17 +360,25 @@ class UnitList:
             self._numbers[name] = number
         check_texts(len(self.units), self._num_bytes)
 
-    def read(self, source: XmlSource, element: XmlElement, add: Callable[[UnitList, XmlElement], _T]) -> _T:
+    def read(
+        self, source: XmlSource, element: XmlElement, add: Callable[[UnitList, XmlElement], _T], *, keep_writers: bool = False
+    ) -> _T:
         """Add the units of an element that `iter_elements` yields. Memory keeps its place, and writing reads it again.
 
         add: function that adds the units of the element to a list
+        keep_writers: the writers of the units need no part of the element, so they stay, up to `MAX_KEPT_BYTES`
 
         Returns what the function returns.
         """
-        place = source.get_place(element)
-        reading = _ElementReading(source, add, place.name, place.start, place.end, place.parents)
         own_units = UnitList()
         result = add(own_units, element)
+        if keep_writers and self._kept_bytes <= MAX_KEPT_BYTES:
+            self._kept_bytes += element.end - element.start
+            for unit in own_units.units:
+                self._add(unit, own_units._writers[unit.id])
+            return result
+        place = source.get_place(element)
+        reading = _ElementReading(source, add, place.name, place.start, place.end, place.parents)
         for number, unit in enumerate(own_units.units):
             self._add(unit, reading, number)
         return result

@@ -437,7 +437,8 @@ def _build_segment(segment: CodedText, reading: Reading, translation: Translatio
 
 def _find_difference(source: str, text: str, options: TextOptions) -> CodeDifference | None:
     """Return the difference between the codes of a segment and of its translation, both with their markup."""
-    if options.markup == "none" and not options.rules.kept and not may_have_codes(source) and not may_have_codes(text):
+    is_plain = options.markup == "none" or not any(sign in side for side in (source, text) for sign in "<>&")
+    if is_plain and not options.rules.kept and not may_have_codes(source) and not may_have_codes(text):
         return None
     sides = (read_inline(side, options.markup, options.rules, options.opaque_tags) for side in (source, text))
     difference = compare_codes(*sides)

@@ -71,9 +71,10 @@ def compare_codes(source: CodedText, translation: CodedText) -> CodeDifference:
 
 def _list_lost_brackets(source: CodedText, translation: CodedText) -> Iterator[str]:
     """Yield a reference for each `<` and `>` of the source's text that the translation lacks."""
-    old, new = ("".join(_list_texts(side.parts)) for side in (source, translation))
+    old = "".join(_list_texts(source.parts))
     for character, reference in (("<", "&lt;"), (">", "&gt;")):
-        yield from [reference] * (old.count(character) - new.count(character))
+        if count := old.count(character):
+            yield from [reference] * (count - sum(text.count(character) for text in _list_texts(translation.parts)))
 
 
 def _compare(source: CodedText, translation: CodedText) -> CodeDifference:

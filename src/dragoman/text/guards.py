@@ -12,6 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Literal
 
 from dragoman.languages import get_language, is_spaced_language
@@ -104,13 +105,13 @@ def _misses_number(source: str, translation: str) -> bool:
     """
     if not _NUMBER.search(source):
         return False
-    digits = "".join(_list_numbers(translation))
     missing = {
         number[start : start + MAX_NUMBER_PART]
         for number in _list_numbers(source)
         if len(number) > 2 or int(number) > MAX_SPELLED
         for start in range(0, len(number), MAX_NUMBER_PART)
     }
+    digits = "".join(_list_numbers(translation)) if missing else ""
     for length in {len(number) for number in missing}:
         missing.difference_update(digits[start : start + length] for start in range(len(digits) - length + 1))
     return bool(missing)
@@ -119,7 +120,8 @@ def _misses_number(source: str, translation: str) -> bool:
 def _list_numbers(text: str) -> list[str]:
     """Return the numbers without separators and leading zeros, in ASCII digits."""
     ascii_text = text if text.isascii() else "".join(str(unicodedata.decimal(character, character)) for character in text)
-    return [re.sub(r"\D", "", number).lstrip("0") or "0" for number in _NUMBER.findall(ascii_text)]
+    numbers = _NUMBER.findall(ascii_text)
+    return [(number if number.isdecimal() else re.sub(r"\D", "", number)).lstrip("0") or "0" for number in numbers]
 
 
 def _list_addresses(text: str, mark: str) -> Counter[str]:
@@ -129,15 +131,19 @@ def _list_addresses(text: str, mark: str) -> Counter[str]:
 def repeats_itself(source: str, translation: str) -> bool:
     """Return whether a translation repeats words that its source does not repeat."""
     units = _list_units(translation)
-    if len(units) - len(set(units)) < MAX_NGRAM_EXCESS:
+    # Each unit of a repeated block has an equal unit before it, and so have the four units of a repeated 4-gram.
+    if len(units) - len(set(units)) < min(MAX_BLOCK_EXCESS, NGRAM):
         return False
-    source_units = _list_units(source)
-    if _count_top_ngram(units) - _count_top_ngram(source_units) >= MAX_NGRAM_EXCESS:
-        return True
-    return _count_repeated(units) - _count_repeated(source_units) >= MAX_BLOCK_EXCESS
+    for count, excess in ((_count_top_ngram, MAX_NGRAM_EXCESS), (_count_repeated, MAX_BLOCK_EXCESS)):
+        if (num_repeated := count(units)) >= excess and num_repeated - count(_list_units(source)) >= excess:
+            return True
+    return False
 
 
 def _list_units(text: str) -> list[str]:
+    if text.isascii():
+        text = text.lower()
+        return [text[start:end] for start, end in split_units(text)]
     return [text[start:end].casefold() for start, end in split_units(text)]
 
 
@@ -173,10 +179,13 @@ def _ends_early(source: str, translation: str) -> bool:
 
 
 def _is_copied(source: str, translation: str) -> bool:
-    words = [word.casefold() for word in source.split() if any(map(str.isalpha, word))]
-    return len(words) >= MIN_COPIED_WORDS and words == [
-        word.casefold() for word in translation.split() if any(map(str.isalpha, word))
-    ]
+    sides = ((word.casefold() for word in text.split() if any(map(str.isalpha, word))) for text in (source, translation))
+    num_words = 0
+    for word, other in zip_longest(*sides):
+        if word != other:
+            return False
+        num_words += 1
+    return num_words >= MIN_COPIED_WORDS
 
 
 def _has_other_script(source: str, translation: str, language: str) -> bool:

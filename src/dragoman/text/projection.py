@@ -434,9 +434,15 @@ def find_maximum_subarray(
     """
     if not gains.size:
         raise ValueError("find_maximum_subarray: there are no numbers")
-    sums = np.concatenate([[0.0], np.cumsum(gains)])
-    before = (sums[:-1] - (0.0 if start_gains is None else start_gains)).round(_SUM_DIGITS)
-    after = (sums[1:] + (0.0 if end_gains is None else end_gains)).round(_SUM_DIGITS)
+    # Sums before each number, without its gain at a start, and sums up to it, with its gain at an end.
+    sums = np.zeros((2, gains.size))
+    gains.cumsum(out=sums[1])
+    sums[0, 1:] = sums[1, :-1]
+    if start_gains is not None:
+        sums[0] -= start_gains
+    if end_gains is not None:
+        sums[1] += end_gains
+    before, after = sums.round(_SUM_DIGITS)
     best_sums = after - np.minimum.accumulate(before)
     end = int(best_sums.argmax()) + 1
     start = end - 1 - int(before[:end][::-1].argmin())
