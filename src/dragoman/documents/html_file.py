@@ -301,7 +301,7 @@ class _PageReader:
             return source
         language = values.get("lang") or values.get("xml:lang", "")
         self._scopes.read_start(token.name, language, is_void=token.kind == "empty" or token.name in VOID_TAGS)
-        names = set() if _is_locked(values) else set(TEXT_ATTRIBUTES)
+        names = set() if not values or _is_locked(values) else set(TEXT_ATTRIBUTES)
         if token.name == "meta" and (values.get("name") or values.get("property", "")).lower() in META_NAMES:
             names.add("content")
         if token.name in ("optgroup", "option", "track"):
@@ -376,10 +376,14 @@ class _PageReader:
 
     def _add_text(self, run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> None:
         """Add a unit for a text, without the white space and comments at its ends."""
-        inside = [number for number, (token, _) in enumerate(run) if not self._is_blank(token)]
-        if not inside:
+        start, end = 0, len(run)
+        while start < end and self._is_blank(run[start][0]):
+            start += 1
+        if start == end:
             return
-        run = run[inside[0] : inside[-1] + 1]
+        while self._is_blank(run[end - 1][0]):
+            end -= 1
+        run = run[start:end]
         source = "".join(self._show(token, part) for token, part in run).strip(_BLANKS)
         if begins_with_word(source) or parse_markup(source, is_html=True).has_text:
             raw = self.text.text[run[0][0].start : run[-1][0].end]

@@ -197,7 +197,7 @@ def _add_line(
     text = name_codes(_format(items, base))
     span = (items[0].span[0], items[-1].span[1])
     cut = Code("point", items[0].cut[0]), Code("point", items[-1].cut[1])
-    has_language = any(any(read_run_languages(item.stated)) for item in items)
+    has_language = any(any(read_run_languages(item.stated)) for item in items if item.stated)
     paragraph = _copy_with_properties(reader.paragraph) if is_first else None
 
     def write(translation: UnitTranslation) -> Sequence[Edit]:
@@ -308,7 +308,7 @@ class _ParagraphReader:
         for part in element.parts:
             if isinstance(part, XmlMarkup):
                 yield _Item((part.start, part.end), code=Code("point", self._get_markup(part)))
-            elif isinstance(part, XmlElement) and part.name not in _DROPPED | _EDGE_PROPERTIES:
+            elif isinstance(part, XmlElement) and part.name not in _DROPPED and part.name not in _EDGE_PROPERTIES:
                 yield from self._read_element(part)
 
     def _read_element(self, element: XmlElement) -> Iterator[_Item]:
@@ -404,6 +404,8 @@ class _ParagraphReader:
 
 def _normalize_properties(markup: str) -> str:
     """Return the properties of a run without language and spelling, or nothing if none is left."""
+    if not markup:
+        return ""
     markup = _SPELLING_TAGS.sub("", markup)
     end = markup.find(">")
     if markup.startswith("<a:"):
@@ -418,7 +420,7 @@ def _keep_scripts(items: Sequence[_Item], write_run: Callable[[str, str], str]) 
     while remaining:
         item = remaining.popleft()
         before = output[-1] if output and output[-1].code is None else None
-        if item.code is not None or not _SCRIPT.search(item.properties):
+        if item.code is not None or not item.properties or not _SCRIPT.search(item.properties):
             output.append(item)
         elif before is not None and is_ordinal(before.text, item.text) and not _is_subscript(item):
             output.append(replace(item, properties=before.properties, stated=before.stated))
@@ -466,9 +468,9 @@ def _keep_languages(items: Sequence[_Item], styles: FontStyles, style: str) -> t
     codes: dict[str, str] = {}
     languages: list[str] = []
     for item in items:
-        run_style = _STYLE.search(item.properties)
+        run_style = _STYLE.search(item.properties) if item.properties else None
         code = (
-            read_run_languages(item.stated).select(item.text)
+            (read_run_languages(item.stated).select(item.text) if item.stated else "")
             or (styles.get_language(run_style[1], item.text) if run_style else "")
             or styles.get_language(style, item.text)
             or styles.languages.select(item.text)
@@ -480,7 +482,7 @@ def _keep_languages(items: Sequence[_Item], styles: FontStyles, style: str) -> t
     main = document_language if counts[document_language] else max(counts, key=counts.__getitem__, default="")
     output = [
         replace(item, properties=item.stated, language=codes[language])
-        if language != main and any(read_run_languages(item.stated)) and any(map(str.isalpha, item.text))
+        if language != main and item.stated and any(read_run_languages(item.stated)) and any(map(str.isalpha, item.text))
         else item
         for item, language in zip(items, languages, strict=True)
     ]

@@ -151,7 +151,7 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
             name = (names[0] if is_message else names.popleft()) if names else f"{letters}{number}"
             if piece.is_start:
                 open_names.append(name)
-            language = re.sub(r"[^\w-]", "", piece.language)
+            language = re.sub(r"[^\w-]", "", piece.language) if piece.language else ""
             tag = f"<{name}/>" if not piece.depth_change else f'<{name} lang="{language}">' if language else f"<{name}>"
         codes[tag] = piece
         check_codes(len(codes))

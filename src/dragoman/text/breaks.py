@@ -62,9 +62,11 @@ def find_boundaries(lines: Sequence[str], tabs: Collection[int] = (), inner: Col
 
 
 def _find_boundaries(lines: Sequence[str], tabs: Collection[int], inner: Collection[int]) -> list[bool]:
+    if len(lines) < 2:
+        return []
     stripped = [line.strip() for line in lines]
     starts_lower = [_get_first_letter(line).islower() for line in stripped]
-    is_list = len(starts_lower) > 1 and all(starts_lower)
+    is_list = all(starts_lower)
     tab_numbers, inner_numbers = frozenset(tabs), frozenset(inner)
     return [
         number in tab_numbers

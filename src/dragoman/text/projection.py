@@ -137,11 +137,10 @@ class _Projection:
             np.array([numbers.setdefault(text[start:end], len(numbers)) for start, end in units], dtype=np.int64)
             for text, units in ((source, self.source_units), (target, self.target_units))
         )
-        self._source_kinds, self._target_kinds = (
-            np.array([_get_kind(text[start:end]) for start, end in units], dtype=np.int64)
-            for text, units in ((source, self.source_units), (target, self.target_units))
-        )
-        self._is_border = _find_borders(target, self.target_units)
+        kinds = np.array([_get_kind(word) for word in numbers], dtype=np.int64)
+        self._source_kinds, self._target_kinds = kinds[self._source_words], kinds[self._target_words]
+        # None of the gaps of a text with spaces between all words.
+        self._is_border = _find_borders(target, self.target_units) if _UNSPACED_CHARACTER.search(target) else None
 
     def place(self, slots: Sequence[Slot], start: int, end: int) -> list[_Node]:
         """Return the nodes of sibling codes inside the target units from `start` to `end`, from left to right.
@@ -153,7 +152,7 @@ class _Projection:
         if start < end:
             for index, slot in enumerate(slots):
                 if self._units_of(slot):
-                    gain, run = self._find_run(slot, start, is_free)
+                    gain, run = self._find_run(slot, start, end)
                     elements.append((-gain, index, run))
         nodes: dict[int, _Node] = {}
         num_free = end - start
@@ -161,7 +160,7 @@ class _Projection:
             if not num_free:
                 break
             if not is_free[run[0] - start : run[1] - start].all():
-                _, run = self._find_run(slots[index], start, is_free)
+                _, run = self._find_run(slots[index], start, end, is_free)
             is_free[run[0] - start : run[1] - start] = False
             num_free -= run[1] - run[0]
             nodes[index] = self._build_node(slots[index], *run)
@@ -228,40 +227,46 @@ class _Projection:
         """Return the source units of an element; none for a point and for an element without text."""
         return range(bisect_left(self._unit_starts, slot.start), bisect_right(self._unit_ends, slot.end))
 
-    def _find_run(self, slot: Slot, start: int, is_free: Flags) -> tuple[float, Span]:
-        """Return the gain and the units of the best place of an element among free units, the first of which is `start`.
+    def _find_run(self, slot: Slot, start: int, end: int, is_free: Flags | None = None) -> tuple[float, Span]:
+        """Return the gain and the units of the best place of an element among the target units from `start` to `end`.
 
         If the text of the element occurs among them, its place is the occurrence nearest to the run with the largest gain.
+
+        is_free: whether each of these units is free; None if all are
         """
         units = self._units_of(slot)
-        p = self.weights[start : start + len(is_free), units.start : units.stop].sum(axis=1)
+        p = self.weights[start:end, units.start : units.stop]
+        p = p[:, 0] if len(units) == 1 else p.sum(axis=1)
         gains = np.log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS
-        if not is_free.all():  # no run with the largest sum crosses a unit that costs more than any two runs differ
+        if is_free is not None:  # no run with the largest sum crosses a unit that costs more than any two runs differ
             gains[~is_free] = -1.0 - 2 * (np.abs(gains).sum() + OTHER_MARK_LOSS + SPACE_GAIN)
-        end = start + len(is_free)
         kinds = self._target_kinds[start:end]
-        gain, first, last = find_maximum_subarray(
-            gains,
-            SPACE_GAIN * self._is_border[start:end] - OTHER_MARK_LOSS * (kinds != self._source_kinds[units.start]),
-            SPACE_GAIN * self._is_border[start + 1 : end + 1] - OTHER_MARK_LOSS * (kinds != self._source_kinds[units.stop - 1]),
+        start_gains, end_gains = (
+            -OTHER_MARK_LOSS * (kinds != self._source_kinds[edge]) for edge in (units.start, units.stop - 1)
         )
-        words = self._source_words[units.start : units.stop]
-        starts = self._find_words(units, start, is_free)
+        if self._is_border is not None:
+            start_gains += SPACE_GAIN * self._is_border[start:end]
+            end_gains += SPACE_GAIN * self._is_border[start + 1 : end + 1]
+        gain, first, last = find_maximum_subarray(gains, start_gains, end_gains)
+        starts = self._find_words(units, start, end, is_free)
         if starts.size:
-            first = int(starts[np.abs(starts + (len(words) - first - last) / 2).argmin()])
-            last = first + len(words)
-            gain = max(gain, 0.0) + len(words)
+            first = int(starts[np.abs(starts + (len(units) - first - last) / 2).argmin()])
+            last = first + len(units)
+            gain = max(gain, 0.0) + len(units)
         return gain, (start + first, start + last)
 
-    def _find_words(self, units: range, start: int, is_free: Flags) -> npt.NDArray[np.int64]:
+    def _find_words(self, units: range, start: int, end: int, is_free: Flags | None) -> npt.NDArray[np.int64]:
         """Return where the source units occur among free target units; nowhere if they hold neither letter nor digit."""
         text = self.source[self.source_units[units.start][0] : self.source_units[units.stop - 1][1]]
-        num_starts = len(is_free) - len(units) + 1
+        num_starts = end - start - len(units) + 1
         if num_starts < 1 or not any(map(str.isalnum, text)):
             return np.zeros(0, dtype=np.int64)
-        words = np.where(is_free, self._target_words[start : start + len(is_free)], -1)
-        starts = np.arange(num_starts)
-        for offset, word in enumerate(self._source_words[units.start : units.stop]):
+        words = self._target_words[start:end]
+        words = words if is_free is None else np.where(is_free, words, -1)
+        starts = np.flatnonzero(words[:num_starts] == self._source_words[units.start])
+        for offset, word in enumerate(self._source_words[units.start + 1 : units.stop], start=1):
+            if not starts.size:
+                break
             starts = starts[words[starts + offset] == word]
         return starts
 
