@@ -49,7 +49,8 @@ from dragoman.text.accelerators import find_accelerator
 from dragoman.text.code_check import compare_codes
 from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
-from dragoman.text.inline_codes import CodedText, Element, Part, Point, read_inline
+from dragoman.text.inline_codes import CodedText, Element, Markup, Part, Point, read_inline
+from dragoman.text.inline_rules import InlineRules
 from dragoman.text.projection import split_units
 from dragoman.text.word_codes import mark_word_codes
 
@@ -428,10 +429,12 @@ def _translate_units(
         del waiting[unit.id]
         yield unit, text, failures
         on_progress(1)
-    by_options: dict[TextOptions, dict[str, list[Unit]]] = {}
+    by_kind: dict[tuple[Markup, bool, InlineRules], dict[str, list[Unit]]] = {}
     for unit in waiting.values():
-        by_options.setdefault(_get_text_options(unit, options), {}).setdefault(unit.source, []).append(unit)
-    for text_options, units_by_text in by_options.items():
+        kind = unit.markup, unit.keep_line_breaks, unit.rules
+        by_kind.setdefault(kind, {}).setdefault(unit.source, []).append(unit)
+    for units_by_text in by_kind.values():
+        text_options = _get_text_options(next(iter(units_by_text.values()))[0], options)
         for texts in _iter_windows(units_by_text, len):
             results = translate_texts(texts, text_options, translate)
             for text, result in zip(texts, results, strict=True):

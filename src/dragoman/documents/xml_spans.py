@@ -131,8 +131,9 @@ class XmlElement:
         waiting = [self]
         while waiting:
             element = waiting.pop()
-            waiting += [part for part in element.parts if isinstance(part, XmlElement)]
-            element.parts = ()
+            if element.parts:
+                waiting += [part for part in element.parts if isinstance(part, XmlElement)]
+                element.parts = ()
 
     def get_inherited(self, attribute: str) -> str:
         """Return the attribute of this element or of the nearest element around it that has it, or an empty text."""
@@ -379,13 +380,15 @@ class _TreeReader:
     def end_last(self, position: int) -> None:
         """End the last token at this place in the file."""
         if self._texts:
-            text = self._texts[0] if len(self._texts) == 1 else "".join(self._texts)
-            self._texts = []
-            self._add_part(XmlText(text, self._text_start, position, self._is_in_cdata))
-        if isinstance(self._last, XmlElement) and self._last_is_start:
-            self._last.content_start = position
-        elif self._last is not None:
-            self._last.end = position
+            texts, self._texts = self._texts, []
+            if self._outermost is not None:
+                self._add_part(XmlText("".join(texts), self._text_start, position, self._is_in_cdata))
+        if (last := self._last) is None:
+            return
+        if isinstance(last, XmlElement) and self._last_is_start:
+            last.content_start = position
+        else:
+            last.end = position
         self._last = None
 
     def take_complete(self) -> Iterator[XmlElement]:

@@ -307,9 +307,10 @@ def _match_pieces(pieces: Sequence[str], text: str, num_pieces: int) -> _Shares:
         surface = piece.replace(METASPACE, " ").strip()
         if not surface:
             continue
-        start = text.find(surface, position, position + len(surface) + MAX_GAP)
+        length = len(surface)
+        start = text.find(surface, position, position + length + MAX_GAP)
         if start >= 0:
-            position = start + len(surface)
+            position = start + length
         else:
             start = position
         while unit < len(units) and units[unit][1] <= start:

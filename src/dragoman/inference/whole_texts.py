@@ -29,7 +29,7 @@ from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translat
 from dragoman.languages import get_language, is_spaced_language
 from dragoman.tasks.translation import TranslationStatus
 from dragoman.text.breaks import find_boundaries
-from dragoman.text.code_check import CodeDifference, compare_codes
+from dragoman.text.code_check import NO_DIFFERENCE, CodeDifference, compare_codes
 from dragoman.text.glossary import Glossary, TermUse, list_phrases
 from dragoman.text.guards import Check, check_translation
 from dragoman.text.inline_codes import (
@@ -309,7 +309,7 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
 
     Before the last step, segments without a term of the glossary are translated with their terms required.
     """
-    results = [TranslatedSegment(segment.write(), segment.write()) for segment in segments]
+    results = [TranslatedSegment(source, source) for source in (segment.write() for segment in segments)]
     readings = [(options.mask_codes and read_marks(segment)) or read_placeholders(segment) for segment in segments]
     waiting = []
     for index, segment in enumerate(segments):
@@ -442,7 +442,7 @@ def _find_difference(source: str, text: str, options: TextOptions) -> CodeDiffer
         return None
     sides = (read_inline(side, options.markup, options.rules, options.opaque_tags) for side in (source, text))
     difference = compare_codes(*sides)
-    return difference if difference != CodeDifference() else None
+    return difference if difference != NO_DIFFERENCE else None
 
 
 def _translate_between_codes(

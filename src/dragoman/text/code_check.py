@@ -56,6 +56,9 @@ class CodeDifference:
         return f"the translation {' and '.join(parts)}" if parts else ""
 
 
+NO_DIFFERENCE = CodeDifference()
+
+
 def compare_codes(source: CodedText, translation: CodedText) -> CodeDifference:
     """Return the difference between the codes of two texts that were read by the same rules.
 
@@ -63,7 +66,7 @@ def compare_codes(source: CodedText, translation: CodedText) -> CodeDifference:
     colon may be punctuation. Elements inside words count as points, see `mark_word_codes`, or as elements.
     """
     difference = _compare(source, translation)
-    if difference != CodeDifference():
+    if difference != NO_DIFFERENCE:
         difference = _compare(mark_word_codes(source), mark_word_codes(translation))
     lost = tuple(_list_lost_brackets(source, translation)) if source.is_escaped else ()
     return replace(difference, missing=(*difference.missing, *lost)) if lost else difference
@@ -80,12 +83,12 @@ def _list_lost_brackets(source: CodedText, translation: CodedText) -> Iterator[s
 def _compare(source: CodedText, translation: CodedText) -> CodeDifference:
     places, new_places = list(_list_places(source.parts)), list(_list_places(translation.parts))
     if places == new_places and not any(code.startswith(_SIGNS) for _, code in places):
-        return CodeDifference()
+        return NO_DIFFERENCE
     codes, new_codes = (Counter(code for _, code in side) for side in (places, new_places))
     joined, new_joined = (_count_joined(side, codes) for side in (source, translation))
     codes, new_codes = codes + joined, new_codes + new_joined
     if places == new_places and joined == new_joined:
-        return CodeDifference()
+        return NO_DIFFERENCE
     gone = codes - new_codes
     missing = tuple(gone.elements())
     if any(code.startswith("&") for code in missing):

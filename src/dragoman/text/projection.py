@@ -54,7 +54,7 @@ def split_units(text: str) -> tuple[Span, ...]:
 
 
 def _split_anew(text: str) -> tuple[Span, ...]:
-    return tuple(match.span() for match in _UNIT.finditer(text))
+    return tuple([match.span() for match in _UNIT.finditer(text)])
 
 
 # The checks and the projection of one translation split both texts several times.
