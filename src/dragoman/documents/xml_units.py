@@ -305,8 +305,8 @@ def get_indent(source: XmlSource, element: XmlElement) -> str:
 Writer = Callable[[UnitTranslation], Sequence[Edit]]
 MAX_ID = 200
 """Most characters of the id that a file gives a unit."""
-MAX_KEPT_BYTES = 2**22
-"""Size of the elements whose writers stay in memory, which takes some 50 MB. Those behind them are read again."""
+MAX_KEPT_BYTES = 2**19
+"""Size of the elements whose writers stay in memory, which takes some 10 MB. Those behind them are read again."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
