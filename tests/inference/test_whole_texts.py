@@ -104,6 +104,8 @@ def test_symbols_are_kept_and_icons_are_not_read(subtests: pytest.Subtests) -> N
         "≤",
         "♪",
         "①",
+        "№",
+        "\U0001d6fc\U0001d465",
         "🀄",
         "│└─",
         "\uf0c7",

@@ -17,6 +17,7 @@ TOLERANCE = 0.01
 """Largest distance of two rows that have learned nothing, in standard deviations of the values of the tokens' rows."""
 
 
+@np.errstate(invalid="ignore", over="ignore")  # values that are not finite have an error of their own
 def are_padding_rows(files: SourceFiles, names: Sequence[str], num_tokens: int) -> bool:
     """Return whether the rows behind the last token have learned nothing, so that a model without them is the same.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -113,7 +114,8 @@ class SourceFiles:
         path = self.path(name)
         try:
             with path.open("rb") as file:
-                data = file.read(max_bytes + 1)
+                # A read of more bytes than the file has reserves memory for all of them.
+                data = file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}", code="file-unreadable") from None
         if len(data) > max_bytes:

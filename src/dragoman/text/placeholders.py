@@ -236,12 +236,12 @@ _STYLES |= dict.fromkeys(
     "\u00a0\u202f", (_style(r"(?<!\u00ab)[\u00a0\u202f](?![!?:;\u00bb%])(?<!\d[\u00a0\u202f](?=\d))", kind="space"),)
 )
 _SYMBOL = (
-    "[\u2190-\u2211\u2213-\u27e5\u27e8-\u2bff\u3030\u303d\u3297\u3299\ue000-\uf8ff\ufffc\ufffd"
-    "\U0001d100-\U0001d1ff\U0001f000-\U0001fbff\U000f0000-\U0010fffd]"
+    "[\u2116\u2117\u2190-\u2211\u2213-\u27e5\u27e8-\u2bff\u3030\u303d\u3297\u3299\ue000-\uf8ff\ufffc\ufffd"
+    "\U0001d100-\U0001d1ff\U0001d400-\U0001d7ff\U0001f000-\U0001fbff\U000f0000-\U0010fffd]"
 )
-"""Arrows, signs of mathematics but the minus and our marks, boxes, dingbats, icons of fonts (private use), music, emoji."""
+"""Arrows, signs and letters of mathematics but the minus and our marks, boxes, dingbats, icons of fonts, №, music, emoji."""
 _SYMBOL_STYLE = _style(
-    rf"[\U0001f1e6-\U0001f1ff]{{2}}|[{ICONS}]++"
+    rf"[\U0001f1e6-\U0001f1ff]{{2}}|[{ICONS}]++|[\U0001d400-\U0001d7ff]++"
     rf"|{_SYMBOL}(?:[\ufe0e\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]++{_SYMBOL}?)*+"
 )
 _ADDRESS_END = r"[^\s<>\"'”»]*[^\s<>\"'”».,;:!?)\]}]"
