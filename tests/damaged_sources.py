@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import resource
 import shutil
 import sys
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ import dragoman.conversion.converter
 from dragoman.bundle import load_bundle
 from dragoman.errors import DragomanError
 from dragoman.io.safetensors import TensorStream
+
+MAX_PEAK, MAX_RESIDENT_GROWTH = 32 * 2**20, 64 * 2**20
+"""Most bytes that a conversion of a folder of less than 1 MiB allocates, and by which the process grows in 300 of them."""
 
 
 class RunsCode:
@@ -68,14 +73,16 @@ def converts_or_raises(source: Path, output: Path, *, is_written: bool) -> bool:
     return True
 
 
-def damage_folder(folder: Path, work: Path, count: int) -> int:
+def damage_folder(folder: Path, work: Path, count: int, file_name: str = "") -> int:
     """Damage one file of a folder `count` times, and return how often the conversion was as it should be.
 
     Half of the damages are in the first 2,000 bytes of a file, because most of a file is the values of weights. One in 20
     bundles is written and opened.
+
+    file_name: the file that is damaged; empty for another one each time
     """
     chance, num_good = random.Random(1), 0
-    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
+    contents = {path.name: path.read_bytes() for path in folder.iterdir() if path.name == (file_name or path.name)}
     for index in range(count):
         name = chance.choice(sorted(contents))
         content = contents[name]
@@ -84,3 +91,19 @@ def damage_folder(folder: Path, work: Path, count: int) -> int:
         num_good += converts_or_raises(folder, work / "damaged", is_written=index % 20 == 0)
         (folder / name).write_bytes(content)
     return num_good
+
+
+def check_damaged_file(path: Path, work: Path, count: int = 300) -> None:
+    """Damage a file of a folder. Check the errors and the memory.
+
+    Allocations count even where no byte is written, so a header that states huge sizes may not reserve memory.
+    """
+    damage_folder(path.parent, work, 20, path.name)  # imports, and tables that stay
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tracemalloc.start(1)
+    try:
+        assert damage_folder(path.parent, work, count, path.name) == count
+        assert tracemalloc.get_traced_memory()[1] < MAX_PEAK
+    finally:
+        tracemalloc.stop()
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resident) * 1024 < MAX_RESIDENT_GROWTH

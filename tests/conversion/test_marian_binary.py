@@ -17,7 +17,7 @@ import sentencepiece
 import torch
 
 import dragoman
-from damaged_sources import damage_folder
+from damaged_sources import check_damaged_file, damage_folder
 from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.special_tokens import END_ID, UNKNOWN_ID
 from dragoman.io.int8_tensors import DequantizedArrays
@@ -217,6 +217,12 @@ def test_damaged_folders_give_one_line(tmp_path: Path) -> None:
     """Damage one file of the folder in 300 ways: the result is a bundle that loads, or one error of one line."""
     folder = write_student(tmp_path / "marian", quantize(make_arrays()))
     assert damage_folder(folder, tmp_path, 300) == 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["model.ende.intgemm.alphas.bin", "lex.50.50.ende.s2t.bin", "vocab.ende.spm"])
+def test_each_damaged_file_gives_one_line_in_little_memory(name: str, tmp_path: Path) -> None:
+    check_damaged_file(write_student(tmp_path / "marian", quantize(make_arrays())) / name, tmp_path)
 
 
 @pytest.fixture(scope="module")
