@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import click
 from click.core import ParameterSource
@@ -248,8 +248,7 @@ def _translate_and_write(
         _finish(bundle, task, summary, args.as_json)
 
 
-@dataclass(frozen=True)
-class _AugmentJob:
+class _AugmentJob(NamedTuple):
     """Pairs to translate, and what makes the output what it is.
 
     request: description of the job; an output of another one is not continued
