@@ -85,6 +85,18 @@ function say(message) {
   element("state").textContent = message;
 }
 
+// The names of the languages stand in the heading; browsers hyphenate, spell and read aloud by their codes.
+function showLanguages({ source_language: source, target_language: target }) {
+  if (!source || !target) return;
+  const name = (code) => {
+    try { return new Intl.DisplayNames(["en"], { type: "language" }).of(code.replace("_", "-")); } catch { return code; }
+  };
+  element("languages").textContent = document.title = `${name(source)} to ${name(target)}`;
+  element("text").lang = source;
+  element("output").lang = target;
+  element("text").dir = element("output").dir = "auto";
+}
+
 async function run(translator) {
   element("run").disabled = true;
   say("Translating …");
@@ -105,6 +117,7 @@ async function run(translator) {
 
 try {
   const translator = await Translator.load();
+  showLanguages(translator.info);
   element("form").addEventListener("submit", (event) => { event.preventDefault(); run(translator); });
   element("run").disabled = false;
   say("Ready");
