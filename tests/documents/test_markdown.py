@@ -230,6 +230,19 @@ def test_elements_of_html_in_a_text_are_pairs_or_points(subtests: pytest.Subtest
             check_laws(markdown.parse, text.encode())
 
 
+def test_descriptions_of_images_are_pairs(subtests: pytest.Subtests) -> None:
+    """A description with markup, one without letters, and one that names the image by its reference are points."""
+    for text, source in {
+        'See ![a \\[red\\] dog](d.png "Kept") &amp; run': "See <g1>a [red] dog</g1> &amp; run",
+        "[![Build](b.svg)](/c)": "<g1><g2>Build</g2></g1>",
+        "A ![](d.png) b ![2](e.png) c ![*d* e](f.png) g": "A <x1/> b <x2/> c <x3/> g",
+        "A ![dog] b ![dog][] c ![cat][dog] d\n\n[dog]: /d.png": "A <x1/> b <x2/> c <g3>cat</g3> d",
+    }.items():
+        with subtests.test(text):
+            assert read_sources(text) == [source]
+            check_laws(markdown.parse, text.encode())
+
+
 def test_anchors_of_headings_are_outside_of_the_text(subtests: pytest.Subtests) -> None:
     """The text of a heading is the same with and without the anchor that a translation gets."""
     for text in ('# <a id="x"></a><a name="y"></a>B *c*', "# B *c* {#x .y}", "B *c* {: #x}\n===", '## <a id="x"></a>B *c* ##'):

@@ -1,8 +1,9 @@
 """Markdown files: the text of each paragraph, heading, list item and table cell.
 
 markdown-it-py finds the blocks and what is in them, with the rules of `markdown_dialects`. Emphasis and links become numbered
-elements `<g1>…</g1>` of a text. Code, images, addresses, HTML and line breaks become `<x1/>`. The texts of HTML blocks are
-read as those of pages. Code blocks and link definitions are kept, and so is front matter, but for its titles and descriptions.
+elements `<g1>…</g1>` of a text, and so do plain descriptions of images. Code, addresses, HTML and line breaks become `<x1/>`.
+The texts of HTML blocks are read as those of pages. Code blocks and link definitions are kept, and so is front matter, but for
+its titles and descriptions.
 """
 
 from __future__ import annotations
@@ -540,7 +541,7 @@ class _InlineReader:
                         kind = "br" if _HTML_BREAK.fullmatch(token.content) else "x"
                         self._add_point(token.content, self._position + len(token.content), kind)
                 case "image":
-                    self._add_point_to(self._find_image_end(token))
+                    self._read_image(token)
                 case "link_open" if token.markup == "autolink":
                     self._add_point_to(self._match(_AUTOLINK).end())
                     index += 2
@@ -624,13 +625,21 @@ class _InlineReader:
             raise _UnreadableInlineError
         return match_.end()
 
-    def _find_image_end(self, token: Token) -> int:
-        """Return the position behind an image. Its description is the content of the token."""
+    def _read_image(self, token: Token) -> None:
+        """Add an image: a pair around a plain description, otherwise a point. A description that names the image stays."""
         self._expect(f"![{token.content}]")
         self._position, start = self._position + 2 + len(token.content), self._position
-        end = self._match(_REFERENCE_END if "label" in token.meta else _LINK_END).end()
+        end = self._match(_REFERENCE_END if "label" in token.meta else _LINK_END)
         self._position = start
-        return end
+        names_image = "label" in token.meta and end[0] in ("]", "][]")
+        is_plain = bool(token.children) and all(child.type == "text" for child in token.children or ())
+        if names_image or not is_plain or not any(map(str.isalpha, token.content)):
+            self._add_point_to(end.end())
+            return
+        self._open("![")
+        for child in token.children or ():
+            self._read_text(child.content)
+        self._close(end[0])
 
     def _is_in_type(self, tag: str) -> bool:
         """Return whether a tag is a part of a type of a program, such as `List<T>`."""
