@@ -8,6 +8,7 @@ from dragoman.text.target_language import is_in_target_language
 
 KEPT = (
     ("en", "de", "Wir haben das Haus gestern gesehen, und es ist nicht sehr groß."),
+    ("en", "de", "Wir haben am Abend online nach einem Hotel gesucht, und es war leider keines mehr frei."),
     ("de-DE", "en_US", "The village was destroyed by the storm, and they never returned."),
     ("en", "zh-Hans", "请使用 Git 提交您的更改。"),
     ("zh", "en", "Save the file and close it."),
@@ -19,6 +20,8 @@ TRANSLATED = (
     ("en", "de", "Rainer Werner Fassbinder, Werner Herzog, Wim Wenders und Andere"),
     ("en", "de", "Herr Müller and Frau Schmidt visited the Bundesverfassungsgericht in Karlsruhe."),
     ("en", "de", 'He said: "Wir haben das Haus gestern gesehen, und es ist nicht sehr groß."'),
+    ("en", "de", "He told me: Wir haben das Haus gestern gesehen, und es ist nicht sehr groß, aber sehr alt."),
+    ("en", "de", "In the film „Das Haus ist alt, und wir haben es gestern nicht gesehen, weil es geregnet hat“"),
     ("en", "de", "for (int der = 0; der < ein; der++) { ist.und(nicht); }"),
     ("en", "zh", "The word 你好吗 means how are you."),
     ("zh", "en", "Visit 北京 and see the wall."),

@@ -1,8 +1,9 @@
 """Sentences of a source that are in the target language already, and that a translation would damage.
 
 Letters decide where the languages have different scripts. Otherwise py3langid decides, restricted to the two languages. The
-sentence must be far likelier in the target language, and none of its words in small letters may be likelier in the source
-language. Names and quotations in an English sentence are then no reason to keep it. A text that is too short is translated.
+sentence must be far likelier in the target language, and none of its words in small letters, or few in a long sentence, may be
+likelier in the source language. Names and quotations in an English sentence are then no reason to keep it. A text that is too
+short is translated.
 """
 
 from __future__ import annotations
@@ -25,6 +26,16 @@ MIN_SMALL_MARGIN = 5.0
 """The same for the words in small letters together."""
 MIN_WORD_MARGIN = -2.5
 """The same for each of them; words such as `in` and `war` are of both languages."""
+MIN_SURE_MARGIN = 40.0
+"""The margin of a sentence that may have a word in small letters below MIN_WORD_MARGIN, in MIN_WORDS_PER_ODD_WORD of them."""
+MIN_SURE_SMALL_MARGIN = 30.0
+"""The margin of the small words of such a sentence together."""
+MIN_WORDS_PER_ODD_WORD = 6
+MIN_ODD_WORD_MARGIN = -12.0
+"""The margin of such a word."""
+MIN_SMALL_WORDS_OF_PART = 2
+"""Small words of a part between quotation marks, brackets, colons and dashes that must be likelier in the target language; each
+part must if a small word is not."""
 MIN_UNITS = 3
 """Fewest words, or characters of a script without spaces, that letters decide."""
 MIN_UNIT_RATIO = 3
@@ -34,6 +45,7 @@ MAX_CHARACTERS = 1000
 
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\W\d_{UNSPACED}]+")
 _WORD = re.compile(r"[^\W\d_]+")
+_PART = re.compile(r"""[^"“”„«»‹›‘’'`:;()\[\]{}<>*_=–—-]+""")
 
 
 def is_in_target_language(text: str, source_language: str, target_language: str) -> bool:
@@ -49,14 +61,28 @@ def is_in_target_language(text: str, source_language: str, target_language: str)
     if source_scripts and target_scripts and not source_scripts & target_scripts:
         return _has_script(text, source_scripts, target_scripts)
     words = _WORD.findall(text)
-    small_words = [word for word in words if word == word.lower()]
+    small_words = list(filter(_is_small, words))
     if len(words) < MIN_WORDS or len(small_words) < MIN_SMALL_WORDS or load_identifier(source, target) is None:
         return False
-    return (
-        _compute_margin(text, source, target) >= MIN_MARGIN
-        and _compute_margin(f" {' '.join(small_words)} ", source, target) >= MIN_SMALL_MARGIN
-        and all(_compute_word_margin(word, source, target) >= MIN_WORD_MARGIN for word in small_words)
-    )
+    margin = _compute_margin(text, source, target)
+    small_margin = _compute_margin(f" {' '.join(small_words)} ", source, target)
+    if margin < MIN_MARGIN or small_margin < MIN_SMALL_MARGIN:
+        return False
+    odd_margins = [value for word in small_words if (value := _compute_word_margin(word, source, target)) < MIN_WORD_MARGIN]
+    if odd_margins and not (
+        margin >= MIN_SURE_MARGIN
+        and small_margin >= MIN_SURE_SMALL_MARGIN
+        and min(odd_margins) >= MIN_ODD_WORD_MARGIN
+        and len(odd_margins) * MIN_WORDS_PER_ODD_WORD <= len(small_words)
+    ):
+        return False
+    fewest = 0 if odd_margins else MIN_SMALL_WORDS_OF_PART
+    parts = [part for part in _PART.findall(text) if (words := _WORD.findall(part)) and sum(map(_is_small, words)) >= fewest]
+    return all(_compute_margin(f" {part.strip()} ", source, target) > 0 for part in parts)
+
+
+def _is_small(word: str) -> bool:
+    return word == word.lower()
 
 
 def _has_script(text: str, source_scripts: frozenset[str], target_scripts: frozenset[str]) -> bool:
