@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.errors import DataError
@@ -31,6 +33,37 @@ ZIP_ERRORS = (
 """Errors that the standard library raises for damaged files. RuntimeError includes encrypted entries."""
 
 
+class _MappedReader(io.RawIOBase):
+    """File of a mapping. Nothing is left open, because the mapping outlives the descriptor."""
+
+    def __init__(self, mapping: mmap.mmap) -> None:
+        super().__init__()
+        self._mapping = mapping
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that it can be read from anywhere."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place. Raises ValueError for one outside of the file."""
+        self._mapping.seek(offset, whence)  # type: ignore[arg-type]
+        return self._mapping.tell()
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._mapping.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer from here, and return the number of bytes."""
+        data = self._mapping.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
 class ZipArchive:
     """Open zip file.
 
@@ -44,7 +77,7 @@ class ZipArchive:
             with path.open("rb") as file:
                 self.mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._check_directory()
-            self._zip = zipfile.ZipFile(path)
+            self._zip = zipfile.ZipFile(_MappedReader(self.mapping))
         except OSError as error:
             code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
             raise DataError(f"{path}: cannot be read: {error.strerror or error}", code=code) from None

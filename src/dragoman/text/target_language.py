@@ -1,7 +1,7 @@
 """Sentences of a source that are in the target language already, and that a translation would damage.
 
 Letters decide where the languages have different scripts. Otherwise py3langid decides, restricted to the two languages. The
-sentence must be far likelier in the target language, and none of its words in small letters, or few in a long sentence, may be
+sentence must be far likelier in the target language. None of its words in small letters, or few in a long sentence, may be
 likelier in the source language. Names and quotations in an English sentence are then no reason to keep it. A text that is too
 short is translated.
 """
