@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 import pytest
@@ -13,8 +14,10 @@ from dragoman.cli.main import cli
 from dragoman.model.transformer import Decoder
 from dragoman.paper.claim_measures import MEASURES
 from dragoman.paper.claims import Claim, load_claims
+from dragoman.paper.claims_picture import draw_claims
 from dragoman.paper.commands.group import paper
 
+ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = load_claims()
 WITHOUT_CLOCK = ["masking", "heads", "convolutions", "sequential", "paths", "separable", "schedule", "parameters"]
 
@@ -58,3 +61,8 @@ def test_command_lists_all_claims() -> None:
     assert f"{len(CLAIMS)} claims" in result.stdout
     document = json.loads(CliRunner().invoke(cli, ["paper", "claims", "--json"]).stdout)
     assert [claim["text"] for claim in document["claims"]] == [claim.text for claim in CLAIMS]
+
+
+def test_picture_of_the_page_is_that_of_the_list() -> None:
+    """`dragoman paper claims -o docs/assets/claims.svg --overwrite` draws it anew."""
+    assert (ROOT / "docs" / "assets" / "claims.svg").read_text(encoding="utf-8").rstrip() == draw_claims(CLAIMS).rstrip()

@@ -66,6 +66,7 @@ def main() -> None:
     print("# The paper's claims\n")
     print(f"{len(claims)} claims of sections 3 to 7: {count_verdicts(claims)}.")
     print("`dragoman paper claims` prints this table, and `--run` measures those again that take seconds.\n")
+    print("![Each claim with its verdict](../assets/claims.svg)\n")
     print("| section | claim | verdict | effect | scale, command |\n| --- | --- | --- | --- | --- |")
     for claim in claims:
         effect = " ".join(filter(None, (claim.effect.rstrip(".") + ("." if claim.effect and claim.why else ""), claim.why)))

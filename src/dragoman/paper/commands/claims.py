@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Iterable
+from pathlib import Path
 
 import click
 
-from dragoman.console.options import json_option
+from dragoman.console.options import check_output_paths, json_option, output_path_option, overwrite_option
 from dragoman.paper.claims import Claim, count_verdicts, load_claims, run_claims
 
 COLORS = {"holds": "green", "reversed": "red", "undecided": "yellow", "not run": "bright_black"}
@@ -16,17 +17,23 @@ COLORS = {"holds": "green", "reversed": "red", "undecided": "yellow", "not run":
 
 @click.command()
 @click.option("--run", is_flag=True, help="Measure the claims again that take seconds, and leave out the others.")
+@output_path_option("Draw the claims as an SVG to this file.")
+@overwrite_option()
 @json_option()
-def claims(run: bool, as_json: bool) -> None:
+def claims(run: bool, output: Path | None, overwrite: bool, as_json: bool) -> None:
     """List the claims of sections 3 to 7, each with its measured effect, its scale and a verdict.
 
     The results are those of the commands that each claim names. --run needs the extra train, and takes half a minute.
 
     \b
     Example:  dragoman paper claims
-              dragoman paper claims --run
+              dragoman paper claims --run -o claims.svg
     """
     from dragoman.console.terminal import print_json
+    from dragoman.io.storage import write_lines
+    from dragoman.paper.claims_picture import draw_claims
+
+    check_output_paths(output, overwrite=overwrite)
 
     published: Iterable[Claim] = load_claims()
     if run:
@@ -38,6 +45,8 @@ def claims(run: bool, as_json: bool) -> None:
         shown.append(claim)
         if not as_json:
             _print_claim(claim)
+    if output is not None:
+        write_lines(output, [draw_claims(shown)], overwrite=overwrite)
     if as_json:
         print_json({"claims": shown})
     else:
