@@ -64,6 +64,7 @@ TITLES = {
     "reference/schemas.md": "# JSON schemas",
     "reference/errors.md": "# Exit statuses and error codes",
     "reference/backends.md": "# Features and back ends",
+    "benchmarks/claims.md": "# The paper's claims",
 }
 INTRODUCTIONS = {
     "reference/cli.md": "This page is generated from the commands. `dragoman COMMAND --help` prints the same text.",
@@ -71,6 +72,7 @@ INTRODUCTIONS = {
     "reference/schemas.md": "This page is generated from the code. Each schema describes one file or one kind of JSON output.",
     "reference/errors.md": f"## Exit statuses\n\n{EXIT_STATUSES}\n## Error codes\n\nEach error has a stable code.",
     "reference/backends.md": "This page is generated from the code that chooses a back end.",
+    "benchmarks/claims.md": "This page is generated from the claims that `dragoman paper claims` lists.",
 }
 
 

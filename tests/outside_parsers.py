@@ -25,7 +25,7 @@ from types import ModuleType
 
 import sentencepiece
 from fastapi import Request
-from starlette.formparsers import MultiPartException
+from starlette.exceptions import HTTPException
 
 import dragoman.cleaning
 import dragoman.data.tokenization
@@ -522,7 +522,7 @@ def read_body(content_type: str, text: str) -> None:
 
     headers = [(b"content-type", content_type.encode())]
     scope = {"type": "http", "method": "POST", "query_string": b"", "headers": headers}
-    with suppress(HttpError, MultiPartException):
+    with suppress(HttpError, HTTPException):
         asyncio.run(read_fields(Request(scope, receive)))
 
 

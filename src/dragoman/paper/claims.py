@@ -64,8 +64,7 @@ def main() -> None:
     """Print the page of the claims as Markdown."""
     claims = load_claims()
     print("# The paper's claims\n")
-    print(f"{len(claims)} claims of sections 3 to 7: {count_verdicts(claims)}.")
-    print("`dragoman paper claims` prints this table, and `--run` measures those again that take seconds.\n")
+    print(f"{len(claims)} claims of sections 3 to 7: {count_verdicts(claims)}.\n")
     print("![Each claim with its verdict](../assets/claims.svg)\n")
     print("| section | claim | verdict | effect | scale, command |\n| --- | --- | --- | --- | --- |")
     for claim in claims:
