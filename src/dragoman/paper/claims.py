@@ -25,7 +25,7 @@ class ClaimResult(NamedTuple):
 class Claim:
     """Claim of a section of the paper, in our words.
 
-    scale, seeds, command: what was run, and how
+    scale, command: what was run, with how many seeds, and how
     effect: measured effect, with its interval where there is one
     why: reason of a verdict other than `holds`
     measure: name of the function of `claim_measures` that measures it in seconds

@@ -103,7 +103,7 @@ async def read_fields(request: Request, *, list_fields: frozenset[str] = frozens
     if content_type != "application/json" and not (content_type.startswith("application/") and content_type.endswith("+json")):
         raise HttpError(415, "the body is no form and no JSON; send it with Content-Type: application/json", "unsupported-type")
     try:
-        content = json.loads(body)
+        content = json.loads(body.decode("utf-8-sig"))  # json.loads lets halves of surrogate pairs through
         if not isinstance(content, dict):
             raise HttpError(400, "the body is no JSON object")
         if b"\\u" in body:
