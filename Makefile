@@ -7,8 +7,9 @@ RUNTIME ?= .venv-runtime
 # Processes that tests start find what the first of them has compiled.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 RUNTIME_TESTS := $(wildcard $(addprefix tests/,conversion documents inference parsing serving tasks))
-# Folders of them whose tests need nothing else, so that they run once.
+# Folders of them whose tests need nothing else.
 RUNTIME_ONLY := $(addprefix tests/,documents serving)
+TEST_RUN := $(CURDIR)/build/test-run
 
 .PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-documents bench-inline clean
 
@@ -20,15 +21,15 @@ serve-demo: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve]'
 	$(BIN)/dragoman serve en-de
 
-test: $(VENV)/.dev $(RUNTIME)/.ready
-	$(TEST_ENVIRONMENT) $(BIN)/pytest -n 2 --dist worksteal --timeout 300 -m "not slow and not gpu" $(addprefix --ignore=,$(RUNTIME_ONLY))
-	$(MAKE) test-runtime
+# Each test runs once: first those that need no PyTorch, in an environment without it, then the others.
+test: test-runtime
+	$(TEST_ENVIRONMENT) DRAGOMAN_TEST_RUN=$(TEST_RUN) $(BIN)/pytest -n 2 --dist worksteal --timeout 300 -m "not slow and not gpu" --leave-out $(TEST_RUN)/passed.jsonl $(addprefix --ignore=,$(RUNTIME_ONLY))
 
 # The fast tests of what translates, parses, serves and converts, without PyTorch. The other environment trains their model.
 test-runtime: $(VENV)/.dev $(RUNTIME)/.ready
-	rm -rf build/test-run
-	$(TEST_ENVIRONMENT) $(BIN)/python tests/tiny_runs.py build/test-run
-	$(TEST_ENVIRONMENT) DRAGOMAN_TEST_RUN=$(CURDIR)/build/test-run/run $(RUNTIME)/bin/pytest -n 2 --dist worksteal --timeout 300 -m "not slow and not gpu" $(RUNTIME_TESTS)
+	rm -rf $(TEST_RUN)
+	$(TEST_ENVIRONMENT) $(BIN)/python tests/tiny_runs.py $(TEST_RUN)
+	$(TEST_ENVIRONMENT) DRAGOMAN_TEST_RUN=$(TEST_RUN) $(RUNTIME)/bin/pytest -n 2 --dist worksteal --timeout 300 -m "not slow and not gpu" --without-pytorch $(TEST_RUN)/passed.jsonl $(RUNTIME_TESTS)
 
 test-slow: $(VENV)/.dev
 	$(TEST_ENVIRONMENT) $(BIN)/pytest -n 2 --dist worksteal --timeout 1500 -m "slow and not alone"

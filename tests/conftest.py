@@ -30,7 +30,7 @@ from python_imports import find_imports
 from tiny_runs import make_tiny_recipe, on_one_core, train_tiny_run, write_corpus
 
 RUN_VARIABLE = "DRAGOMAN_TEST_RUN"
-"""Environment variable with the run folder of `trained`, for an environment without PyTorch."""
+"""Environment variable with the folder that `tests/tiny_runs.py` wrote: its run is `trained`, its texts are `corpus`."""
 settings.register_profile(
     "dragoman",
     deadline=None,
@@ -109,6 +109,8 @@ def _no_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with train, valid and test in .en and .de, one to five words a line."""
+    if folder := os.environ.get(RUN_VARIABLE):
+        return Path(folder) / "corpus"
     return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
@@ -123,8 +125,8 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     An environment without PyTorch has it from `tests/tiny_runs.py`.
     """
-    if run := os.environ.get(RUN_VARIABLE):
-        return Path(run)
+    if folder := os.environ.get(RUN_VARIABLE):
+        return Path(folder) / "run"
     return train_tiny_run(corpus, tmp_path_factory.mktemp("trained") / "run")
 
 
@@ -180,15 +182,45 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return None
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("dragoman")
+    group.addoption("--without-pytorch", metavar="FILE", help="write the names of the tests that pass without PyTorch")
+    group.addoption("--leave-out", metavar="FILE", help="leave out the tests whose names are in the file")
+
+
+class PassedTests:
+    """Names of the tests that pass."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.names: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed and not isinstance(report, pytest.SubtestReport):
+            self.names.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self.path.write_text("".join(f"{json.dumps(name)}\n" for name in self.names), encoding="utf-8")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that have passed without PyTorch, which would do the same with it."""
+    if path := config.getoption("--leave-out"):
+        names = set(map(json.loads, Path(path).read_text(encoding="utf-8").splitlines()))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in names])
+        items[:] = [item for item in items if item.nodeid not in names]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give the tests a cache folder of their own, without earlier measurements, and refuse to run without kernels."""
+    if (path := config.getoption("--without-pytorch")) and not hasattr(config, "workerinput"):
+        if libraries := [name for name in (*TRAINING_LIBRARIES, "numba", "llvmlite") if find_spec(name)]:
+            raise pytest.UsageError(f"--without-pytorch: this environment has {', '.join(libraries)}")
+        config.pluginmanager.register(PassedTests(Path(path)))
     try:
         read_list()
     except KernelFileError as error:
         raise pytest.UsageError(f"the tests run the kernels, but {error}") from None
-    libraries = [name for name in (*TRAINING_LIBRARIES, "numba", "llvmlite") if find_spec(name)]
-    if RUN_VARIABLE in os.environ and libraries:
-        raise pytest.UsageError(f"{RUN_VARIABLE}: the runtime's environment has {', '.join(libraries)}")
     folder = TemporaryDirectory(prefix="dragoman-cache-")
     config.add_cleanup(folder.cleanup)
     patch = pytest.MonkeyPatch()

@@ -1,6 +1,7 @@
 """A tiny corpus of number and color words, a tiny recipe for it, and a run that learns it.
 
-`python tests/tiny_runs.py FOLDER` trains the run, for tests in an environment without PyTorch.
+`python tests/tiny_runs.py FOLDER` writes the corpus, the run, and a model of each format that dragoman converts. Tests in an
+environment without PyTorch need them, and the other tests need not train it again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ NO_DROPOUT = [f"model.{kind}_dropout=0" for kind in ("residual", "embedding", "a
 
 def write_corpus(folder: Path) -> Path:
     """Write train, valid and test in .en and .de, one to five words a line, and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
     for name, size in SPLITS.items():
         lines = [rng.choices(list(WORDS), k=rng.randint(1, 5)) for _ in range(size)]
@@ -115,7 +117,6 @@ def on_one_core() -> Iterator[None]:
 if __name__ == "__main__":
     from conversion_sources import write_sources
 
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True)
-    train_tiny_run(write_corpus(folder), folder / "run")
+    folder = Path(sys.argv[1]).resolve()
+    train_tiny_run(write_corpus(folder / "corpus"), folder / "run")
     write_sources(folder / "sources", folder / "run" / "bundle")

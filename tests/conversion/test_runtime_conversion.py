@@ -33,8 +33,8 @@ NAMES = (
 @pytest.fixture(scope="module")
 def sources(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a source of each format. An environment without PyTorch has it from `tests/tiny_runs.py`."""
-    if run := os.environ.get("DRAGOMAN_TEST_RUN"):
-        return Path(run).with_name("sources")
+    if folder := os.environ.get("DRAGOMAN_TEST_RUN"):
+        return Path(folder) / "sources"
     from conversion_sources import write_sources
 
     return write_sources(tmp_path_factory.mktemp("conversion") / "sources", bundle)

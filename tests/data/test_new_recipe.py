@@ -18,6 +18,7 @@ from dragoman.data.new_recipe import read_user_corpus
 from dragoman.errors import DataError, OutputError
 from dragoman.formats.pair import Pair
 from dragoman.runtime.counts import format_minutes
+from dragoman.training import time_estimate
 from dragoman.training.time_estimate import estimate_minutes
 
 NUM_PAIRS = 200
@@ -25,8 +26,10 @@ NUM_PAIRS = 200
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a folder with a corpus of two files."""
+    """Work in a folder with a corpus of two files, and measure the time of one small step."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time_estimate, "MAX_TRIAL_TOKENS", 64)
+    monkeypatch.setattr(time_estimate, "MAX_TRIALS", 1)
     Path("train.en").write_text("".join(f"the number {number}\n" for number in range(NUM_PAIRS)), encoding="utf-8")
     Path("train.de").write_text("".join(f"die Zahl {number}\n" for number in range(NUM_PAIRS)), encoding="utf-8")
 

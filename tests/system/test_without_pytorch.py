@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
 import dragoman
-from conftest import TRAINING_MODULES, MakeRecipe
+from conftest import TRAINING_MODULES, MakeRecipe, PassedTests, pytest_collection_modifyitems
 from dragoman import load
 from dragoman.bundle import save_bundle
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
@@ -180,6 +182,21 @@ def test_training_names_the_extra(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
     assert done.stderr.endswith(", which is not installed: pip install 'dragoman[train]'\n")
+
+
+def test_only_passed_tests_are_left_out(tmp_path: Path) -> None:
+    """A test that is skipped without PyTorch, or whose fixtures alone have passed, runs with it."""
+    passed = PassedTests(tmp_path / "passed")
+    for name, when, outcome in (("a", "setup", "passed"), ("b[é]", "call", "passed"), ("c", "call", "skipped")):
+        report: Any = SimpleNamespace(nodeid=name, when=when, passed=outcome == "passed")
+        passed.pytest_runtest_logreport(report)
+    passed.pytest_sessionfinish()
+    left_out: list[str] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: left_out.extend(item.nodeid for item in items))
+    config: Any = SimpleNamespace(getoption=lambda _: tmp_path / "passed", hook=hook)
+    items: list[Any] = [SimpleNamespace(nodeid=name) for name in ("a", "b[é]", "c", "d")]
+    pytest_collection_modifyitems(config, items)
+    assert (left_out, [item.nodeid for item in items]) == (["b[é]"], ["a", "c", "d"])
 
 
 def test_folders_that_run_once_need_no_training() -> None:
