@@ -39,9 +39,10 @@ def test_claim_names_what_its_verdict_needs(claim: Claim) -> None:
 
 def find_command(claim: Claim) -> click.Command:
     """Return the command that a claim names, as in `dragoman paper table1 --budget 45`."""
-    program, group, name, *_ = claim.command.split()
+    program, group, name, *rest = claim.command.split()
     assert (program, group) == ("dragoman", "paper")
-    return paper.commands[name]
+    command = paper.commands[name]
+    return command.commands[rest[0]] if isinstance(command, click.Group) else command
 
 
 @pytest.mark.parametrize("name", WITHOUT_CLOCK)

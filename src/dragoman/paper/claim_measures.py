@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -16,6 +14,12 @@ from dragoman.model.attention import Attention, explicit_attention
 from dragoman.model.factory import build_model
 from dragoman.model.layers import FeedForward
 from dragoman.paper.claims import ClaimResult
+from dragoman.paper.demonstrations.layer_costs import (
+    RECURRENT_WIDTH,
+    compare_additive,
+    compare_recurrent,
+    compare_separable,
+)
 from dragoman.paper.flop_counter import count_operations, count_sequential_matmuls, find_path_length
 from dragoman.paper.relative_positions import measure_offsets
 from dragoman.paper.scaling import measure_scaling
@@ -25,7 +29,6 @@ from dragoman.training.lr_schedule import compute_learning_rate
 
 ROWS_OF_2017 = 40_960
 """Rows of the shared embedding in tensor2tensor's `wmt_ende_bpe32k`, with which the printed numbers of parameters come out."""
-ROUNDS = 7
 
 
 def measure_masking() -> ClaimResult:
@@ -61,21 +64,10 @@ def measure_masking() -> ClaimResult:
 
 
 def measure_additive() -> ClaimResult:
-    """Return time and memory of additive attention, v·tanh(q + k), over those of dot products."""
-    torch.manual_seed(1)
-    weight_K = torch.randn(64)
-
-    def attend_additively(x_BTK: Tensor) -> Tensor:
-        return (torch.tanh(x_BTK[:, :, None] + x_BTK[:, None]) @ weight_K).softmax(dim=-1) @ x_BTK
-
-    def attend(x_BTK: Tensor) -> Tensor:
-        return explicit_attention(x_BTK[:, None], x_BTK[:, None], x_BTK[:, None], None, 0.0)[:, 0]
-
-    x_BTK = torch.randn(1, 256, 64, requires_grad=True)
-    ratio = _compare_times(lambda: attend_additively(x_BTK), lambda: attend(x_BTK))
-    memory = count_operations(attend_additively, x_BTK).peak_bytes / count_operations(attend, x_BTK).peak_bytes
-    effect = f"additive attention takes {ratio:.0f} times the time and {memory:.0f} times the memory"
-    return ClaimResult(effect, ratio > 1.0 and memory > 1.0)
+    """Return time and memory of additive attention over those of dot products, for 256 queries and keys."""
+    [row] = compare_additive((256,))
+    effect = f"additive attention takes {row.time_ratio:.0f} times the time and {row.memory_ratio:.0f} times the memory"
+    return ClaimResult(effect, row.time_ratio > 1.0 and row.memory_ratio > 1.0)
 
 
 def measure_variance() -> ClaimResult:
@@ -146,31 +138,17 @@ def measure_paths() -> ClaimResult:
 
 def measure_recurrent() -> ClaimResult:
     """Return the time of self-attention over that of PyTorch's fused LSTM, d = 256."""
-    lstm, attention = nn.LSTM(256, 256, batch_first=True), build_layer("self-attention", 256, 0)
-    ratios = {}
-    for n in (16, 64, 256, 1024):
-        x_BND = torch.randn(1, n, 256, requires_grad=True)
-        ratios[n] = _compare_times(partial(attention, x_BND), partial(_run_lstm, lstm, x_BND))
-    effect = "time over that of the LSTM: " + ", ".join(f"{ratio:.2f} (n {n})" for n, ratio in ratios.items())
-    return ClaimResult(effect, all(ratio < 1.0 for n, ratio in ratios.items() if n < 256))
-
-
-def _run_lstm(lstm: nn.LSTM, x_BND: Tensor) -> Tensor:
-    output_BND: Tensor = lstm(x_BND)[0]
-    return output_BND
+    rows = compare_recurrent()
+    effect = "time over that of the LSTM: " + ", ".join(f"{row.time_ratio:.2f} (n {row.n})" for row in rows)
+    return ClaimResult(effect, all(row.time_ratio < 1.0 for row in rows if row.n < RECURRENT_WIDTH))
 
 
 def measure_separable() -> ClaimResult:
     """Return the operations of a separable convolution with k = n over those of self-attention and a feed-forward layer."""
-    ratios = {}
-    for n in (32, 64, 128, 256):
-        x_BND = torch.randn(1, n, 64, requires_grad=True)
-        network = FeedForward(d_model=64, d_ff=64, dropout=0.0)
-        other = count_operations(build_layer("self-attention", 64, 0), x_BND).operations
-        other += count_operations(network, x_BND).operations
-        ratios[n] = count_operations(build_layer("separable convolution", 64, n), x_BND).operations / other
-    effect = "operations over those of both: " + ", ".join(f"{ratio:.2f} (n {n})" for n, ratio in ratios.items())
-    return ClaimResult(effect, max(ratios.values()) / min(ratios.values()) < 4.0)
+    rows = compare_separable((32, 64, 128, 256))
+    ratios = [row.operation_ratio for row in rows]
+    effect = "operations over those of both: " + ", ".join(f"{row.operation_ratio:.2f} (n {row.n})" for row in rows)
+    return ClaimResult(effect, max(ratios) / min(ratios) < 4.0)
 
 
 def measure_schedule() -> ClaimResult:
@@ -199,22 +177,6 @@ def measure_parameters() -> ClaimResult:
     return ClaimResult(
         f"{count - len(wrong)} of {count} printed numbers come out" + "".join(f", not {name}" for name in wrong), not wrong
     )
-
-
-def _compare_times(first: Callable[[], Tensor], second: Callable[[], Tensor]) -> float:
-    """Return the processor time of one forward and backward pass over that of another, the median of rounds in turns."""
-    ratios = []
-    for _ in range(ROUNDS + 1):
-        times = []
-        for function in (first, second):
-            start, passes = time.process_time(), 0
-            while passes < 3 or time.process_time() - start < 0.02:
-                output = function()
-                output.backward(torch.ones_like(output))  # type: ignore[no-untyped-call]
-                passes += 1
-            times.append((time.process_time() - start) / passes)
-        ratios.append(times[0] / times[1])
-    return statistics.median(ratios[1:])
 
 
 MEASURES: Mapping[str, Callable[[], ClaimResult]] = {

@@ -198,7 +198,7 @@ def measure_table1(
     def elapsed_seconds() -> float:
         return clock() - start_time
 
-    with _single_thread():
+    with single_thread():
         planned_sweeps = plan_sweeps()
         timer = _LayerTimer([(sweep.kind, point) for sweep in planned_sweeps for point in sweep.points])
         paths = {kind: _measure_paths(kind) for kind in LAYER_KINDS}
@@ -262,7 +262,7 @@ def _measure_paths(kind: LayerKind) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 @contextmanager
-def _single_thread() -> Iterator[None]:
+def single_thread() -> Iterator[None]:
     """Compute in one thread without garbage collection, so that its processor time is the cost of the layer."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

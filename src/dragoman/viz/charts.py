@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ _MARKER_COLOR = "#cf222e"
 _MARGIN, _ROW_HEIGHT, _LEGEND_LINE_WIDTH = 16.0, 22.0, 44.0
 _MAX_BAR_NAME_WIDTH, _MAX_TOKEN_WIDTH, _BAR_CHART_WIDTH = 260.0, 150.0, 720
 _TOKEN_ANGLE_DEGREES = 55.0
+_CAPTION_LINE_HEIGHT = 18.0
 _MAX_CELL_SIZE = 28.0
 _CELL_COLOR = "#0072b2"
 _WEIGHT_LEVELS = 255
@@ -90,10 +92,12 @@ def render_learning_curve(
     panel_height: int = 220,
     markers: Sequence[VerticalMarker] = (),
     x_range: Sequence[float] = (),
+    caption: str = "",
 ) -> str:
     """Draw stacked panels as an SVG. A series name has one color in all panels.
 
     x_range: further values that the x axis includes, so that several charts can have the same axis
+    caption: text below the panels
 
     Raises ValueError without a panel, and MissingDependencyError without matplotlib.
     """
@@ -112,8 +116,12 @@ def render_learning_curve(
     with chart_style():
         from matplotlib.ticker import MaxNLocator
 
+        caption_lines = textwrap.wrap(caption, int((width - 2 * _MARGIN) / (0.55 * FONT_SIZE)))
         height = TITLE_FONT_SIZE + sum(panel_height + _ROW_HEIGHT * _count_legend_rows(panel, width) for panel in panels) + 48
+        height += _CAPTION_LINE_HEIGHT * len(caption_lines)
         figure = _make_figure(width, height, title, arrange=True)
+        if caption_lines:
+            figure.supxlabel("\n".join(caption_lines), x=_MARGIN / width, ha="left", fontsize=FONT_SIZE)
         all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
         for panel_number, (panel, axes) in enumerate(zip(panels, all_axes, strict=True)):
             for index, (x, texts) in enumerate(marker_groups):

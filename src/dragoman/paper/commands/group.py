@@ -23,6 +23,7 @@ from dragoman.console.options import (
 from dragoman.errors import RecipeError
 from dragoman.paper.commands.ablations import ablations
 from dragoman.paper.commands.claims import claims
+from dragoman.paper.commands.demo import demo
 from dragoman.paper.commands.demonstrations import example, positions, scaling
 from dragoman.paper.commands.table2 import table2
 from dragoman.paper.commands.table3 import table3
@@ -80,6 +81,7 @@ paper.add_command(scaling)
 paper.add_command(positions)
 paper.add_command(example)
 paper.add_command(claims)
+paper.add_command(demo)
 
 
 @paper.command()
