@@ -197,7 +197,6 @@ def test_unsupported_feature_is_named(
         ({"norm_type": "rms"}, "model.norm_type = 'rms'"),
         ({"activation": "swiglu"}, "model.activation = 'swiglu'"),
         ({"feed_forward_bias": False}, "model.feed_forward_bias = False"),
-        ({"position_encoding": "relative"}, "model.position_encoding = 'relative'"),
     ]
     for settings, feature in cases:
         with subtests.test(settings=settings, feature=feature):

@@ -47,7 +47,7 @@ def export(
 
     \b
     ctranslate2  Weights in float32, vocabularies and tokenizers for CTranslate2.
-    huggingface  A MarianMT folder for transformers, with a model card.
+    huggingface  A MarianMT or T5 folder for transformers, with a model card.
     onnx         An encoder and a decoder step for onnxruntime.
     argos        A package for Argos Translate and LibreTranslate.
 

@@ -1,4 +1,4 @@
-"""Export of a bundle to Hugging Face: a MarianMT folder, which `transformers` opens.
+"""Export of a bundle to Hugging Face: a MarianMT folder, which `transformers` opens. `huggingface_t5` has T5's folders.
 
     config.json, generation_config.json    architecture and search options
     model.safetensors                      weights
@@ -29,6 +29,7 @@ from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
+from dragoman.export import huggingface_t5
 from dragoman.export.card_writer import build_model_card
 from dragoman.export.result import (
     ExportResult,
@@ -47,6 +48,7 @@ from dragoman.tasks.inference_model import get_decoder_start_id
 ENGINE = "MarianMT"
 NORM_EPSILON = 1e-5
 """ε of layer normalization in MarianMT, which no setting changes."""
+UNKNOWN_NOTE = "transformers leaves an unknown token out of the text, for which dragoman writes ⁇"
 LANGUAGE_TOKEN = ">>{}<<"
 SUPPRESSED_LOGIT = -3e4
 """Output bias of a token that no output contains: its probability is 0 in every precision, float16 included."""
@@ -88,7 +90,7 @@ print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 def export_huggingface(
     bundle: Bundle, path: Path, *, scores: dict[str, float] | None = None, overwrite: bool = False
 ) -> ExportResult:
-    """Write a folder that `MarianMTModel` and `MarianTokenizer` open, completely or not at all, in float32.
+    """Write a folder of MarianMT, or of T5 for relative positions, completely or not at all, in float32.
 
     Args:
         bundle: the model
@@ -97,9 +99,11 @@ def export_huggingface(
         overwrite: replace the folder of an earlier export
 
     Raises:
-        BundleError: the model has a feature that MarianMT does not have.
+        BundleError: the model has a feature that MarianMT, or T5, does not have.
         OutputError: the path exists or cannot be written.
     """
+    if huggingface_t5.is_t5(bundle.recipe.model):
+        return _export_t5(bundle, path, scores=scores or {}, overwrite=overwrite)
     check_exportable(bundle)
     assert bundle.weights is not None  # a model with other layers has no export
     recipe, tokenizer = bundle.recipe, bundle.tokenizer
@@ -133,6 +137,30 @@ def export_huggingface(
             tags=("translation", "marian"),
             library="transformers",
         )
+        (folder / "README.md").write_text(card, encoding="utf-8")
+    num_bytes = sum(file.stat().st_size for file in path.iterdir())
+    return ExportResult(path, num_bytes, max_positions, options, tuple(notes))
+
+
+def _export_t5(bundle: Bundle, path: Path, *, scores: dict[str, float], overwrite: bool) -> ExportResult:
+    """Write a folder that `T5ForConditionalGeneration` opens; see `export_huggingface`."""
+    huggingface_t5.check_exportable(bundle)
+    assert bundle.weights is not None
+    weights, target = huggingface_t5.stream_weights(bundle.weights), bundle.tokenizer.target
+    decoding = bundle.recipe.decoding
+    max_positions = decoding.max_source_tokens + decoding.max_extra_tokens
+    options, notes = convert_decoding_options(decoding, list_pieces(target), max_positions=max_positions)
+    options = huggingface_t5.convert_options(options, target.reserved_ids)
+    notes = [*describe_text_format(bundle), UNKNOWN_NOTE, *notes]
+    size = sum(weight.nbytes for weight in weights.values())
+    with atomic_dir(path, overwrite=overwrite, size=size) as folder:
+        write_json(folder / "config.json", huggingface_t5.build_config(bundle))
+        write_json(folder / "generation_config.json", options)
+        save_tensors(folder / "model.safetensors", weights, metadata={"format": "pt"})
+        huggingface_t5.write_tokenizer(folder, bundle)
+        usage = huggingface_t5.USAGE.format(sentence=bundle.recipe.tokenizer.source_prefix + _get_example(bundle))
+        tags = ("translation", "t5")
+        card = build_model_card(bundle, usage=usage, scores=scores, notes=notes, tags=tags, library="transformers")
         (folder / "README.md").write_text(card, encoding="utf-8")
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
     return ExportResult(path, num_bytes, max_positions, options, tuple(notes))
@@ -271,7 +299,7 @@ def convert_decoding_options(
 
 def _describe_differences(bundle: Bundle) -> list[str]:
     config = bundle.recipe.model
-    notes = ["transformers leaves an unknown token out of the text, for which dragoman writes ⁇"]
+    notes = [UNKNOWN_NOTE]
     if config.norm_epsilon != NORM_EPSILON:
         notes.append(
             f"MarianMT normalizes layers with ε = {NORM_EPSILON:g} instead of {config.norm_epsilon:g}, which changes logits "

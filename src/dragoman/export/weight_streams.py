@@ -42,7 +42,8 @@ def stream_weight(
                 chunk[zero_row - start] = 0.0
             yield chunk
 
-    return TensorStream(weight.shape, weight.dtype, iter_chunks, release)
+    shape = weight.shape if rows is None else (len(rows), *weight.shape[1:])
+    return TensorStream(shape, weight.dtype, iter_chunks, release)
 
 
 def iter_rows(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
