@@ -18,6 +18,7 @@ from dragoman.adapter import Adapter, save_adapter
 from dragoman.bundle import (
     BundleMetadata,
     ModelOrigin,
+    SpeechTokens,
     compute_bundle_digest,
     load_bundle,
     read_config,
@@ -44,6 +45,16 @@ FULL = BundleMetadata(
     alignment=AlignmentHead(0, 1),
     confidence=calibrate([OutputSignals(1 + row % 9, -row / 50, -row / 20, 1 - row / 300) for row in range(120)]),
     length_ratios=[LengthRatios("en", "de", (), (0.5,), (2.0,))],
+    speech=SpeechTokens(
+        languages={"en": 4},
+        tasks={"transcribe": 5},
+        no_timestamps=6,
+        first_timestamp=7,
+        no_speech=None,
+        suppressed=[],
+        suppressed_first=[],
+        max_initial_timestamp=None,
+    ),
     language_pairs=[("en", "de")],
     origin=ModelOrigin(format="huggingface-marian", name="opus-mt-en-de", license="cc-by-4.0"),
 )

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from dragoman.activations import erf
 from dragoman.config import ModelConfig
 from dragoman.model.attention import record_attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import collect_weights
-from dragoman.model_forward import MAX_SCORES, NumpyTransformer, erf, softmax
+from dragoman.model_forward import MAX_SCORES, NumpyTransformer, softmax
 from dragoman.model_weights import ModelWeights
 
 VOCABULARY, START, END, WORD = 23, 2, 3, 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -208,6 +209,68 @@ def write_bart(
     torch.manual_seed(1)
     config = transformers.BartConfig(vocab_size=len(tokenizer), **SMALL | sizes)
     return _save(folder, transformers.BartForConditionalGeneration(config), tokenizer, dtype, shard_size, change_model)
+
+
+WHISPER_LANGUAGES = ("en", "de", "yue")
+
+
+def write_whisper(
+    folder: Path,
+    *,
+    is_multilingual: bool = True,
+    num_timestamps: int = 51,
+    change_model: Callable[[Any], object] = lambda model: None,
+    **sizes: Any,
+) -> Any:
+    """Write a Whisper folder with windows of one second, and return the model of transformers.
+
+    num_timestamps: timestamps from 0.00 on, of 0.02 seconds each
+    """
+    from tokenizers import AddedToken, ByteLevelBPETokenizer
+
+    transformers: Any = importlib.import_module("transformers")
+
+    folder.mkdir(parents=True)
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator([*PLAIN, "It's 2026, we'll see"] * 3, vocab_size=340, show_progress=False)
+    languages = [f"<|{language}|>" for language in WHISPER_LANGUAGES]
+    names = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
+    timestamps = [f"<|{step / 50:.2f}|>" for step in range(num_timestamps)]
+    added = ["<|endoftext|>", "<|startoftranscript|>", *languages, *names]
+    trained.add_special_tokens([AddedToken(token, special=True) for token in added])
+    trained.add_tokens([AddedToken(token, special=False) for token in timestamps])
+    trained.save(str(folder / "tokenizer.json"))
+    ids = {token: trained.token_to_id(token) for token in [*added, *timestamps]}
+    end, start = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
+    torch.manual_seed(1)
+    config = transformers.WhisperConfig(
+        **{
+            "vocab_size": trained.get_vocab_size(), "d_model": 32, "encoder_layers": 2, "decoder_layers": 3,
+            "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+            "num_mel_bins": 80, "max_source_positions": 50, "max_target_positions": 64, "init_std": 0.3,
+            "bos_token_id": end, "eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": start,
+        } | sizes
+    )  # fmt: skip
+    model = transformers.WhisperForConditionalGeneration(config).eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm | torch.nn.Linear) and module.bias is not None:
+            torch.nn.init.normal_(module.bias, std=0.1)
+    change_model(model)
+    settings = {
+        "is_multilingual": is_multilingual, "no_timestamps_token_id": ids["<|notimestamps|>"],
+        "decoder_start_token_id": start, "eos_token_id": end, "pad_token_id": end, "bos_token_id": end,
+        "suppress_tokens": [5, 9, *(ids[name] for name in names[:5]), start],
+        "begin_suppress_tokens": [trained.token_to_id("Ġ"), end],
+        "max_initial_timestamp_index": 20, "max_length": 64, "return_timestamps": False,
+        "prev_sot_token_id": ids["<|startofprev|>"],
+    }  # fmt: skip
+    if is_multilingual:
+        settings["lang_to_id"] = {language: ids[language] for language in languages}
+        settings["task_to_id"] = {"transcribe": ids["<|transcribe|>"], "translate": ids["<|translate|>"]}
+    model.generation_config = transformers.GenerationConfig(**settings)
+    model.save_pretrained(folder)
+    transformers.WhisperFeatureExtractor(feature_size=config.num_mel_bins, chunk_length=1).save_pretrained(folder)
+    return model
 
 
 def make_m2m100_model(vocab_size: int) -> Any:

@@ -71,6 +71,33 @@ class ModelOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpeechTokens:
+    """Tokens that direct the transcription of speech, by their ids in the bundle (Radford et al. 2022, figure 1).
+
+    Attributes:
+        languages: token of each language code; empty for a model of one language, whose prompt has no language and no task
+        tasks: token of each task: `transcribe`, and `translate` into English
+        no_timestamps: token that begins an output without timestamps; None for a model without them
+        first_timestamp: token of the start of a window; the token of every 20 ms after it follows
+        no_speech: token whose probability tells that nobody speaks; None if the source has none
+        suppressed: tokens that no output contains
+        suppressed_first: tokens that no output begins with
+        max_initial_timestamp: greatest number of the first timestamp, in steps of 20 ms; None for no limit
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+
+    languages: dict[str, int]
+    tasks: dict[str, int]
+    no_timestamps: int | None
+    first_timestamp: int
+    no_speech: int | None
+    suppressed: list[int]
+    suppressed_first: list[int]
+    max_initial_timestamp: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class BundleMetadata:
     """Origin of a model: its data, training and software. A field that is not known is None.
 
@@ -96,6 +123,7 @@ class BundleMetadata:
         alignment: attention head that alignments are read from
         confidence: calibration of the confidence of translations
         length_ratios: usual lengths of translations, for each pair of languages with enough training pairs
+        speech: tokens that direct the transcription of speech
         origin: the source of a model that `dragoman convert` wrote
         init_from: folder of the bundle that was fine-tuned
         init_digest: SHA-256 of the weights and the tokenizer of that bundle, see `compute_bundle_digest`
@@ -129,6 +157,7 @@ class BundleMetadata:
     alignment: AlignmentHead | None = None
     confidence: ConfidenceCalibration | None = None
     length_ratios: list[LengthRatios] | None = None
+    speech: SpeechTokens | None = None
     origin: ModelOrigin | None = None
     init_from: str | None = None
     init_digest: str | None = None

@@ -44,6 +44,7 @@ PARTS = (
         remedy="dragoman model calibrate measures the confidence again",
     ),
     BundlePart("length_ratios", "the usual lengths of translations"),
+    BundlePart("speech", "the tokens that direct the transcription of speech"),
     BundlePart("language_pairs", "the pairs of languages"),
     BundlePart("origin", "the license and the languages of the converted model"),
 )

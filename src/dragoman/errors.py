@@ -298,6 +298,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("cpu-isa-unsupported", DeviceError, "The processor lacks the instruction set that `DRAGOMAN_CPU_ISA` names."),
     ErrorCode("kernels-unusable", DeviceError, "The kernels are missing, damaged, or for another platform."),
     ErrorCode("precision-unsupported", DeviceError, "The device does not compute in the precision."),
+    ErrorCode("frontend-unsupported", DeviceError, "The device or PyTorch does not read the input of the model."),
     ErrorCode("invalid-thread-count", DeviceError, "The number of workers or threads is out of range."),
     ErrorCode("shortlist-unsupported", DeviceError, "The device or the task does not use a shortlist."),
     # Runs

@@ -12,14 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.activations import ACTIVATIONS, FloatArray, relu, sigmoid
+from dragoman.model_frontends import Frontend, build_frontend, embed_tokens
 from dragoman.model_weights import ModelWeights, Stack
 
-FloatArray = NDArray[np.float32]
 IdArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 """Mask that broadcasts to (B, 1, T, S): true for a key that the query attends to."""
@@ -33,8 +35,6 @@ ACTIVATION_BLOCK = 1 << 17
 """Inner numbers of a feed-forward network that are computed at once, for the same reason."""
 MAX_LOGITS = 1 << 22
 """Logits that are computed at once, 16 MiB."""
-ERF_STEPS, ERF_END = 4096, 4
-"""Steps of erf's table between two integers, and the number from which erf is 1 in float32."""
 
 
 def attention_weights(
@@ -62,70 +62,6 @@ def log_softmax(logits: FloatArray) -> FloatArray:
     logits -= logits.max(-1, keepdims=True)
     logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
     return logits
-
-
-def relu(x: FloatArray) -> FloatArray:
-    """Return max(0, x), in place."""
-    return np.maximum(x, 0, out=x)
-
-
-def sigmoid(x: FloatArray) -> FloatArray:
-    """Return σ(x) = 1/(1 + exp(−x))."""
-    y: FloatArray = np.tanh(x * 0.5)  # because exp(−x) overflows
-    y += 1
-    y *= 0.5
-    return y
-
-
-def silu(x: FloatArray) -> FloatArray:
-    """Return x·σ(x)."""
-    y = sigmoid(x)
-    y *= x
-    return y
-
-
-def gelu(x: FloatArray) -> FloatArray:
-    """Return x·Φ(x) = x·(1 + erf(x/√2))/2."""
-    y = erf(x * np.float32(math.sqrt(0.5)))
-    y += 1
-    y *= x * 0.5
-    return y
-
-
-def gelu_tanh(x: FloatArray) -> FloatArray:
-    """Return GELU in the form with tanh, x·σ(√(8/π)·(x + 0.044715·x³))."""
-    y = sigmoid((x + np.float32(0.044715) * x * x * x) * np.float32(math.sqrt(8 / math.pi)))
-    y *= x
-    return y
-
-
-def erf(x: FloatArray) -> FloatArray:
-    """Return the error function by linear interpolation, with an error below 1e-8 before rounding.
-
-    NumPy has none, and calls of `math.erf` are 50 times slower.
-    """
-    value_P, slope_P = _build_erf_table()
-    position = np.minimum(np.abs(x) * ERF_STEPS, np.float32(ERF_END * ERF_STEPS))
-    index = position.astype(np.int32)
-    y: FloatArray = np.copysign(value_P[index] + slope_P[index] * (position - index.astype(np.float32)), x)
-    return y
-
-
-@lru_cache(maxsize=1)
-def _build_erf_table() -> tuple[FloatArray, FloatArray]:
-    """Return erf at each step from 0 to its end, and the difference to the next step."""
-    values = np.array([math.erf(step / ERF_STEPS) for step in range(ERF_END * ERF_STEPS + 1)])
-    return values.astype(np.float32), np.diff(values, append=values[-1]).astype(np.float32)
-
-
-ACTIVATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "relu": relu,
-    "silu": silu,
-    "gelu": gelu,
-    "geglu": gelu_tanh,
-    "swiglu": silu,
-}
-"""Activations of feed-forward networks, or of their gates, by their name in the recipe."""
 
 
 def layer_norm(x_BTD: FloatArray, weight_D: FloatArray, bias_D: FloatArray, epsilon: float) -> FloatArray:
@@ -161,10 +97,16 @@ class NumpyTransformer:
         """All weights in float32, which each batch reads."""
         return dict(self.weights.arrays)
 
-    def encode(self, source_BS: IdArray) -> FloatArray:
-        """Return the memory: the encodings of source ids (section 3.1). → (B, S, D)"""
-        mask = self._build_source_mask(source_BS)
-        x_BSD, bias_HSS = self._embed("encoder", source_BS), self._build_relative_bias("encoder", source_BS.shape[1])
+    @cached_property
+    def frontend(self) -> Frontend:
+        """First part of the encoder."""
+        return build_frontend(self.weights)
+
+    def encode(self, source: NDArray[Any]) -> FloatArray:
+        """Return the memory: the encodings of what the frontend reads, such as ids (B, S) (section 3.1). → (B, S, D)"""
+        x_BSD = self._add_positions(self.frontend.embed(source), "encoder")
+        num_positions = x_BSD.shape[1]
+        mask, bias_HSS = self._build_source_mask(source, num_positions), self._build_relative_bias("encoder", num_positions)
         for index in range(self.weights.config.encoder_layers):
             layer = f"encoder.layers.{index}"
             x_BSD = self._add_and_norm(x_BSD, f"{layer}.attention", lambda y, name: self._attend(y, y, mask, name, bias_HSS))
@@ -172,17 +114,22 @@ class NumpyTransformer:
         return self._final_norm(x_BSD, "encoder")
 
     def decode(
-        self, inputs_BT: IdArray, memory_BSD: FloatArray, source_BS: IdArray, *, cross_weights: list[FloatArray] | None = None
+        self,
+        inputs_BT: IdArray,
+        memory_BSD: FloatArray,
+        source: NDArray[Any],
+        *,
+        cross_weights: list[FloatArray] | None = None,
     ) -> FloatArray:
         """Return the decoder's output after each input; the inputs begin with the start token. → (B, T, D)
 
         cross_weights: receives the cross-attention weights (B, H, T, S) of each layer
         """
-        mask, memory_mask = self._build_target_mask(inputs_BT.shape[1]), self._build_padding_mask(source_BS)
+        mask, memory_mask = self._build_target_mask(inputs_BT.shape[1]), self._build_padding_mask(source)
         bias_HTT = self._build_relative_bias("decoder", inputs_BT.shape[1])
-        x_BTD = self._embed("decoder", inputs_BT)
+        x_BTD = self._add_positions(embed_tokens(self.weights, "decoder", inputs_BT), "decoder")
         if self.weights.config.pointer and self.weights.word_id is not None:
-            x_BTD += self._point_to_words(inputs_BT, memory_BSD, source_BS)
+            x_BTD += self._point_to_words(inputs_BT, memory_BSD, source)
         for index in range(self.weights.config.decoder_layers):
             layer = f"decoder.layers.{index}"
             attend: Sublayer = lambda y, name: self._attend(y, y, mask, name, bias_HTT)  # noqa: E731
@@ -231,13 +178,11 @@ class NumpyTransformer:
         logits_BWV[:, :, self.weights.get_word_table("shifts_V") == 0] = -np.inf
         return log_softmax(logits_BWV)
 
-    def _embed(self, stack: Stack, ids_BT: IdArray) -> FloatArray:
-        """Return √d_model · E[ids] + PE (sections 3.4 and 3.5), and its norm in BART; padding has a zero vector. → (B, T, D)"""
-        scale_BT = np.where(ids_BT == self.weights.padding_id, 0, self.weights.embedding_scale).astype(np.float32)
-        x_BTD: FloatArray = self.weights.get_embedding(stack)[ids_BT] * scale_BT[:, :, None]
+    def _add_positions(self, x_BTD: FloatArray, stack: Stack) -> FloatArray:
+        """Return the sum of vectors and PE (section 3.5), and its norm in BART. The vectors are overwritten. → (B, T, D)"""
         if (vector_D := self.weights.get_target_space(stack)) is not None:
             x_BTD += vector_D
-        x_BTD += self.weights.compute_positions(stack, 0, ids_BT.shape[1])
+        x_BTD += self.weights.compute_positions(stack, 0, x_BTD.shape[1])
         return self._norm(x_BTD, f"{stack}.embedding.norm") if self.weights.config.embedding_norm else x_BTD
 
     def _add_and_norm(self, x_BTD: FloatArray, name: str, sublayer: Sublayer) -> FloatArray:
@@ -330,20 +275,20 @@ class NumpyTransformer:
         limit = len(bias_DH) // 2
         return bias_DH.T[:, np.clip(-_compute_distances(length), -limit, limit) + limit]
 
-    def _build_padding_mask(self, source_BS: IdArray) -> Mask | None:
+    def _build_padding_mask(self, source: NDArray[Any]) -> Mask | None:
         """Return the mask that hides padding, or None without padding. → (B, 1, 1, S)"""
-        is_token_BS = source_BS != self.weights.padding_id
+        is_token_BS = self.frontend.find_inputs(source)
         return None if is_token_BS.all() else is_token_BS[:, None, None, :]
 
-    def _build_source_mask(self, source_BS: IdArray) -> Mask | None:
+    def _build_source_mask(self, source: NDArray[Any], num_positions: int) -> Mask | None:
         """Return which positions each source position attends to: all tokens, or those within the window.
 
         With a window, padding attends to itself, so that no row of the mask is empty.
         """
-        padding_mask, radius = self._build_padding_mask(source_BS), self.weights.config.attention_window
+        padding_mask, radius = self._build_padding_mask(source), self.weights.config.attention_window
         if radius is None:
             return padding_mask
-        distance_SS = _compute_distances(source_BS.shape[1])
+        distance_SS = _compute_distances(num_positions)
         in_window_SS = np.abs(distance_SS) <= radius
         return in_window_SS[None, None] if padding_mask is None else padding_mask & in_window_SS | (distance_SS == 0)
 

@@ -25,6 +25,10 @@ Shape = tuple[int, ...]
 OUTPUT, OUTPUT_BIAS = "output", "output_bias"
 WORDS, POINTER_WORDS = "words", "decoder.pointer.words"
 """Names of a parser's word tables, without and with a pointer."""
+CONVOLUTIONS = "encoder.frontend.convolutions"
+"""Name of the two convolutions of a spectrogram. Their weights are matrices (D, 3 · F), the features of each frame together."""
+KERNEL_SIZE = 3
+"""Frames that a convolution reads at once."""
 
 A_SUFFIX, B_SUFFIX = ".lora_a", ".lora_b"
 """Ends of the names of a low-rank adapter's matrices A (r, I) and B (O, r)."""
@@ -223,7 +227,10 @@ def list_shapes(
         shapes[OUTPUT_BIAS] = (target_vocab_size,)
     if config.target_space_embedding:
         shapes["encoder.embedding.target_space_embedding"] = (width,)
-    if config.tie_embeddings != "all":
+    if not config.reads_tokens:
+        for index, num_features in enumerate((config.num_mel_bins, width)):
+            shapes |= _list_linear_shapes(f"{CONVOLUTIONS}.{index}", KERNEL_SIZE * num_features, width)
+    elif config.tie_embeddings != "all":
         shapes["encoder.embedding.weight"] = (source_vocab_size, width)
     if config.tie_embeddings == "none":
         shapes["decoder.embedding.weight"] = (target_vocab_size, width)
@@ -233,7 +240,9 @@ def list_shapes(
     )
     for stack, num_layers, attentions in stacks:
         if config.position_encoding == "learned":
-            shapes[f"{stack}.embedding.positions.weight"] = (config.max_positions, width)
+            has_own_limit = stack == "encoder" and not config.reads_tokens
+            num_positions = config.max_source_positions if has_own_limit else config.max_positions
+            shapes[f"{stack}.embedding.positions.weight"] = (num_positions, width)
         elif config.position_encoding == "relative":
             shapes[f"{stack}.relative_positions.weight"] = (config.relative_attention_num_buckets, config.num_heads)
         if config.embedding_norm:

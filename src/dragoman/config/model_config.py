@@ -95,6 +95,13 @@ class ModelConfig(ExtensibleSection):
     """Number of the first position of sinusoids; fairseq begins with 2."""
     max_positions: Dimension = 1024
     """Number of learned positions; sinusoids have no limit."""
+    frontend: Literal["tokens", "log-mel"] = "tokens"
+    """Input of the encoder: token ids, or a log-mel spectrogram, of which two convolutions make a vector for every two frames
+    (Whisper)."""
+    num_mel_bins: Dimension = 80
+    """Bands of the spectrogram if frontend = 'log-mel'."""
+    max_source_positions: Dimension = 1500
+    """Learned positions of the encoder if frontend = 'log-mel'."""
     tie_embeddings: Literal["all", "decoder", "inputs", "none"] = "all"
     """Matrices that share weights: source, target and output embedding; target and output embedding; source and target
     embedding (T5 v1.1); or none."""
@@ -195,8 +202,23 @@ class ModelConfig(ExtensibleSection):
             "activation": ("relu", "silu", "gelu"),
             "position_encoding": ("interleaved", "concatenated", "halves", "learned", "none"),
             "tie_embeddings": ("all", "decoder", "none"),
+            "frontend": ("tokens",),
         }
         return {key: value for key, known in keys.items() if (value := getattr(self, key)) not in known}
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Return whether the encoder reads token ids."""
+        return self.frontend == "tokens"
+
+    @model_validator
+    def _check_frontend(self) -> None:
+        required = {"position_encoding": "learned", "tie_embeddings": "decoder", "embedding_norm": False, "pointer": False}
+        for key, value in () if self.reads_tokens else required.items():
+            if getattr(self, key) != value:
+                raise ValueError(
+                    f"frontend = {self.frontend!r} needs {key} = {value!r}, but it is {getattr(self, key)!r}; change one"
+                )
 
     @model_validator
     def _check_consistency(self) -> None:

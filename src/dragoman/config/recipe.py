@@ -34,8 +34,8 @@ RETIRED_KEYS: Mapping[str, tuple[str, ...]] = {"decoding": ("speculative", "typi
 class TaskConfig(RecipeSection):
     """Task of the model, its languages, and how a parser represents trees."""
 
-    kind: Literal["translation", "parsing"] = "translation"
-    """Task of the model."""
+    kind: Literal["translation", "parsing", "transcription"] = "translation"
+    """Task of the model; no recipe trains the transcription of speech, but `dragoman convert` writes such bundles."""
     source_language: str = ""
     """Language code of the source, such as `en`, for reports, scores, cleaning and files with many languages."""
     target_language: str = ""
@@ -58,7 +58,7 @@ class TaskConfig(RecipeSection):
     @property
     def has_text_target(self) -> bool:
         """Return whether the model outputs text, and not trees."""
-        return self.kind == "translation"
+        return self.kind != "parsing"
 
     @property
     def has_tagging_head(self) -> bool:
@@ -203,6 +203,11 @@ class Recipe(RecipeSection):
                 raise ValueError(f"{key}: task.kind = 'parsing' needs trees: give file, with format = 'brackets'")
             if corpus is not None and not is_parsing and corpus.format == "brackets":
                 raise ValueError(f"{key}.format = 'brackets': trees are for task.kind = 'parsing'; use a format with two sides")
+        if (self.task.kind == "transcription") == self.model.reads_tokens:
+            raise ValueError(
+                f"task.kind = {self.task.kind!r} with model.frontend = {self.model.frontend!r}: transcription needs "
+                "frontend = 'log-mel', and no other task has it; change one of them"
+            )
         if is_parsing:
             self._check_parsing()
         elif self.model.pointer:

@@ -24,6 +24,7 @@ from dragoman.conversion import (
     huggingface_m2m100,
     huggingface_marian,
     huggingface_t5,
+    huggingface_whisper,
     joeynmt,
     marian_npz,
     opennmt_py,
@@ -66,6 +67,7 @@ FORMATS: tuple[SourceFormat, ...] = (
     huggingface_fsmt,
     huggingface_bart,
     huggingface_t5,
+    huggingface_whisper,
     opennmt_py,
     fairseq_transformer,
     eole,
@@ -130,6 +132,7 @@ def convert(
         parameters=sum(stream.size for name, stream in weights.items() if not name.endswith(STEP_SUFFIXES)),
         origin=model.origin,
         alignment=model.alignment,
+        speech=model.speech,
         dragoman=__version__,
     )
     save_bundle(
@@ -186,7 +189,7 @@ def _detect_format(files: SourceFiles) -> SourceFormat:
             return source_format
     problem = "has no known format"
     if SETTINGS_FILE in files and (model_type := files.read_json_object(SETTINGS_FILE).get("model_type")) is not None:
-        known = "bart, fsmt, m2m_100, marian, mbart, mt5 and t5"
+        known = "bart, fsmt, m2m_100, marian, mbart, mt5, t5 and whisper"
         problem = f"its {SETTINGS_FILE} has model_type = {model_type!r:.60}, and dragoman converts {known}"
     raise DataError(
         f"{files.folder}: {problem}; dragoman converts {', '.join(candidate.NAME for candidate in FORMATS)}",

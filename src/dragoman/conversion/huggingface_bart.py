@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from dragoman.bundle import ModelOrigin
+from dragoman.conversion.byte_level_files import VOCABULARY, read_byte_level_bpe
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
 from dragoman.conversion.model_card import read_license
@@ -24,10 +25,9 @@ from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.stated_tokens import TOKENIZER_CONFIG, TOKENIZER_JSON, TokenTable, read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
-from dragoman.conversion.tokenizer_json import read_byte_level_merges, read_vocabulary
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import EMBEDDING, WeightReader
-from dragoman.data.tokenization.byte_level_bpe import BYTE_ALPHABET, ByteLevelBpeScheme
+from dragoman.data.tokenization.byte_level_bpe import ByteLevelBpeScheme
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from dragoman.data.tokenization.token_list import TokenListTokenizer
@@ -35,7 +35,6 @@ from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-bart"
 CONFIG_FILE = "config.json"
-VOCABULARY, MERGES = "vocab.json", "merges.txt"
 SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
 BOS_NOTE = "Each output begins with <s>, as the model was trained; generation_config.json does not force it."
 
@@ -114,16 +113,7 @@ def _read_tokens(
     if TOKENIZER_CONFIG in files:  # transformers takes this before what tokenizer.json states
         names = ModelSettings(files.read_json_object(TOKENIZER_CONFIG), files.folder / TOKENIZER_CONFIG)
         names.require("add_prefix_space", False, False)
-    path = files.folder / vocabulary_file
-    if document is None:
-        ids = files.read_json_object(VOCABULARY)
-        lines = [line for line in files.read_text(MERGES).split("\n") if line.strip() and not line.startswith("#version")]
-        document = {"model": {"type": "BPE", "vocab": ids, "merges": lines}, "pre_tokenizer": {"type": "ByteLevel"}}
-        path = files.folder / MERGES
-    ids = dict(read_vocabulary(document, path))
-    if missing := next((character for character in BYTE_ALPHABET if character not in ids), None):
-        raise damaged(files.folder / vocabulary_file, f"has no token {missing!r} for the byte {BYTE_ALPHABET.index(missing)}")
-    scheme = ByteLevelBpeScheme(read_byte_level_merges(document, path))
+    ids, scheme = read_byte_level_bpe(files, document)
     settings.check_vocab_size(vocab_size, len(ids))
     table = read_token_table(
         files,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dragoman.bundle import ModelOrigin
+from dragoman.bundle import ModelOrigin, SpeechTokens
 from dragoman.config import Recipe, make_recipe
 from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.conversion.vocabulary_order import UNREACHABLE_LOGIT, VocabularyOrder
@@ -69,6 +69,7 @@ class ConvertedModel:
         notes: differences to the source, one sentence each
     shortlist: likely target tokens of each source token; None without one
     alignment: head that was trained to align words; None if the source names none
+    speech: tokens that direct the transcription of speech; None for other models
     """
 
     recipe: Recipe
@@ -78,6 +79,7 @@ class ConvertedModel:
     notes: tuple[str, ...] = ()
     shortlist: Shortlist | None = None
     alignment: AlignmentHead | None = None
+    speech: SpeechTokens | None = None
 
 
 def build_recipe(document: Mapping[str, Any], path: Path) -> Recipe:

@@ -31,7 +31,7 @@ class VocabularyOrder:
         pieces: Sequence[str],
         *,
         padding: int | None,
-        unknown: int,
+        unknown: int | None,
         begin: int | None,
         end: int | None,
         begin_is_text: bool = False,

@@ -12,7 +12,7 @@ from dragoman.conversion.source_files import SourceTensors
 from dragoman.conversion.target import CHUNK_VALUES, WeightBuilder
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.errors import BundleError
-from dragoman.io.bfloat16 import widen
+from dragoman.io.bfloat16 import cast, widen
 from dragoman.io.safetensors import TensorStream, is_floating_point
 from dragoman.positions import SINUSOIDS
 
@@ -57,15 +57,25 @@ class WeightReader:
             )
         return self.builder.reorder_rows(tensor, order)
 
-    def read_layers(self, stack: str, num_layers: int) -> dict[str, TensorStream]:
-        """Return the weights of all layers of the encoder or the decoder."""
+    def read_layers(self, stack: str, num_layers: int, *, key_bias: bool = True) -> dict[str, TensorStream]:
+        """Return the weights of all layers of the encoder or the decoder.
+
+        key_bias: projections of keys have a bias; without one, it is zero
+        """
         parts = LAYER_PARTS | CROSS_ATTENTION_PARTS if stack == "decoder" else LAYER_PARTS
         return {
             f"{stack}.layers.{layer}.{part}.{kind}": self.read(f"{stack}.layers.{layer}.{source_part}.{kind}")
+            if key_bias or kind == "weight" or not part.endswith(".key")
+            else self.read_zeros(f"{stack}.layers.{layer}.{source_part}.weight")
             for layer in range(num_layers)
             for source_part, part in parts.items()
             for kind in ("weight", "bias")
         }
+
+    def read_zeros(self, name: str) -> TensorStream:
+        """Return a vector of zeros with one for each row of a tensor."""
+        tensor = self.get(self.prefix + name)
+        return self.builder.concat([cast(np.zeros(len(tensor), np.float32), tensor.dtype)])
 
     def read_norm(self, stack: str) -> dict[str, TensorStream]:
         """Return the weights of the layer normalization behind the last layer."""
@@ -80,10 +90,11 @@ class WeightReader:
             for kind in ("weight", "bias")
         }
 
-    def read_learned_positions(self, offset: int) -> dict[str, TensorStream]:
+    def read_learned_positions(self, offset: int, *, may_differ: bool = False) -> dict[str, TensorStream]:
         """Return the learned positions of both stacks in float32, because dragoman multiplies them by √d.
 
         offset: row of the first position
+        may_differ: the stacks may have tables of different lengths
 
         Raises DataError for a damaged table, and BundleError for tables of two lengths.
         """
@@ -94,7 +105,7 @@ class WeightReader:
             for table in tables.values()
         ):
             raise damaged(self.tensors.location, "its learned positions are not a matrix")
-        if len(tables["encoder"]) != len(tables["decoder"]):
+        if len(tables["encoder"]) != len(tables["decoder"]) and not may_differ:
             raise BundleError(
                 f"{self.tensors.location}: has {len(tables['encoder']) - offset} positions in the encoder and "
                 f"{len(tables['decoder']) - offset} in the decoder; dragoman has one number for both stacks, so this "

@@ -28,15 +28,21 @@ if TYPE_CHECKING:
     from dragoman.model_forward import NumpyTransformer
     from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 
-TaskKind = Literal["translation", "parsing"]
-WRONG_TASK_HINTS: dict[TaskKind, str] = {
-    "translation": "is a parser, not a translator; use dragoman parse, or a Parser",
-    "parsing": "is a translator, not a parser; use dragoman translate, or a Translator",
+TaskKind = Literal["translation", "parsing", "transcription"]
+TASK_NOUNS: dict[TaskKind, str] = {
+    "translation": "a translator",
+    "parsing": "a parser",
+    "transcription": "a transcriber of speech",
 }
-"""Message about a bundle that was opened for this task, but does the other task."""
+TASK_HINTS: dict[TaskKind, str] = {
+    "translation": "use dragoman translate, or a Translator",
+    "parsing": "use dragoman parse, or a Parser",
+    "transcription": "use dragoman transcribe, or a Transcriber",
+}
 ENSEMBLE_REQUIREMENTS: dict[TaskKind, str] = {
     "translation": "tokenizers, tokenizer.lowercase, tokenizer.source_prefix, tokenizer.prepend_bos",
     "parsing": "tokenizers, labels, task.pos_tags",
+    "transcription": "tokenizers",
 }
 """Properties that members of an ensemble have in common, besides those of the model section."""
 
@@ -192,15 +198,17 @@ def open_session(
 
 def _check_task(bundles: Sequence[Bundle], task: TaskKind) -> None:
     """Raise BundleError for a bundle of another task."""
-    names = {bundle.recipe.task.kind: bundle.recipe.name for bundle in bundles}
+    names: dict[TaskKind, str] = {bundle.recipe.task.kind: bundle.recipe.name for bundle in bundles}
     if len(names) > 1:
+        (first, first_name), (second, second_name), *_ = names.items()
         raise BundleError(
-            f"{names['translation']} and {names['parsing']}: a translator and a parser cannot form an ensemble; "
-            "give bundles of one task",
+            f"{first_name} and {second_name}: {TASK_NOUNS[first]} and {TASK_NOUNS[second]} cannot form an ensemble; give "
+            "bundles of one task",
             code="ensemble-mismatch",
         )
     if task not in names:
-        raise BundleError(f"{bundles[0].recipe.name}: {WRONG_TASK_HINTS[task]}")
+        [(kind, name)] = names.items()
+        raise BundleError(f"{name}: is {TASK_NOUNS[kind]}, not {TASK_NOUNS[task]}; {TASK_HINTS[kind]}")
 
 
 def _check_ensemble(bundles: Sequence[Bundle], task: TaskKind) -> None:

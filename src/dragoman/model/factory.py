@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from dragoman.config import ModelConfig
+from dragoman.errors import DeviceError
 from dragoman.model.initialization import initialize
 from dragoman.model.parts import build_norm, choose_parts
 from dragoman.model.pointer import Pointer, TagHead, WordTables
@@ -33,7 +34,8 @@ def build_model(
     word_id: target token that stands for a source word (parsers only); `WordTables.fill` must follow
     tagging: whether a parser also predicts a tag for each word
 
-    Raises ValueError if `tie_embeddings` is "all" and the vocabulary sizes differ.
+    Raises ValueError if `tie_embeddings` is "all" and the vocabulary sizes differ, and DeviceError for another frontend than
+    that of text.
     """
     model = assemble_model(
         config,
@@ -57,6 +59,12 @@ def assemble_model(
     tagging: bool = False,
 ) -> Transformer:
     """Return a Transformer with uninitialized weights; see `build_model`, which also lists the exceptions."""
+    if not config.reads_tokens:
+        raise DeviceError(
+            f"model.frontend = {config.frontend!r}: PyTorch computes models that read tokens; transcribe on a CPU, and give no "
+            "such recipe to train",
+            code="frontend-unsupported",
+        )
     if config.shares_input_embeddings and source_vocab_size != target_vocab_size:
         raise ValueError(
             f"tie_embeddings = {config.tie_embeddings!r}: the source vocabulary has {source_vocab_size} rows and the target "

@@ -76,6 +76,11 @@ def refuse_shortlist(reason: str) -> Support:
     return Support(SupportStatus.REFUSED, reason, "shortlist-unsupported", "leave the shortlist out")
 
 
+def refuse_frontend(reason: str) -> Support:
+    """Return the answer that refuses another input of the encoder than token ids."""
+    return Support(SupportStatus.REFUSED, reason, "frontend-unsupported", "use a CPU with AVX2 or NEON")
+
+
 @dataclass(frozen=True)
 class ModelTraits:
     """Properties of a model on which the choice of a back end depends.
@@ -87,6 +92,7 @@ class ModelTraits:
     has_output_bias: the logits have a bias
     has_unusual_layers: layers differ from the paper's, such as recurrent ones
     has_ssru: decoder layers have an SSRU in the place of self-attention
+    reads_tokens: the encoder reads token ids, and no spectrogram
     """
 
     has_pointer: bool
@@ -97,6 +103,7 @@ class ModelTraits:
     has_output_bias: bool = False
     has_unusual_layers: bool = False
     has_ssru: bool = False
+    reads_tokens: bool = True
 
     @property
     def needs_float32(self) -> bool:
@@ -115,6 +122,7 @@ class ModelTraits:
             has_output_bias=config.output_bias,
             has_unusual_layers=bool(config.find_unusual_layers()),
             has_ssru=config.has_ssru,
+            reads_tokens=config.reads_tokens,
         )
 
 

@@ -41,6 +41,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "SiLU or GELU": {"traits": replace(BASE_TRAITS, activation="silu")},
     "output bias": {"traits": replace(BASE_TRAITS, has_output_bias=True)},
     "SSRU in the decoder": {"traits": replace(BASE_TRAITS, has_ssru=True)},
+    "spectrogram in the place of tokens": {"traits": replace(BASE_TRAITS, reads_tokens=False)},
     "recurrent, convolutional and other layers": {"traits": replace(BASE_TRAITS, has_unusual_layers=True)},
     "shortlist": {"has_shortlist": True},
 }

@@ -17,6 +17,7 @@ from dragoman.inference.backends.protocol import (
     PreparedModel,
     Support,
     refuse,
+    refuse_frontend,
     refuse_shortlist,
 )
 from dragoman.inference.backends.trained_model import TrainedModel
@@ -29,6 +30,8 @@ class TorchBackend:
     name = "torch"
 
     def supports(self, request: BackendRequest) -> Support:
+        if not request.traits.reads_tokens:
+            return refuse_frontend("PyTorch computes models that read tokens")
         if request.has_shortlist:
             return refuse_shortlist("PyTorch computes all words")
         if request.precision == "float32":

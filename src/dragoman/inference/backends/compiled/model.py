@@ -10,7 +10,7 @@ reorders only this table.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
@@ -30,10 +30,10 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     DecoderWeights,
     EmbeddingTable,
     EncoderBatch,
-    EncoderWeights,
     HeadLayout,
     LayerWeights,
     LinearWeights,
+    NormWeights,
     Workspace,
 )
 from dragoman.inference.backends.compiled.pointer import CompiledPointer
@@ -46,6 +46,8 @@ from dragoman.tasks.inference_model import InferenceModel
 
 # Least number of output positions at first; the cache doubles whenever it is full.
 INITIAL_POSITIONS = 16
+# Number of output positions at first if the source has no tokens: frames are many more than words.
+FIRST_TRANSCRIPT_POSITIONS = 64
 # Source tokens of several sentences that are encoded at once, so that activations stay in the processor's cache.
 ENCODE_BLOCK_TOKENS = 256
 # Model width for each thread of one step. With less work than this, threads wait longer for each other than they compute.
@@ -53,7 +55,7 @@ WIDTH_PER_THREAD = 256
 
 
 class _Source(NamedTuple):
-    """Token ids of one source and their positions, without padding."""
+    """Rows of one source in an embedding table and their positions, without padding."""
 
     ids: Sequence[int]
     positions: Sequence[int]
@@ -66,6 +68,50 @@ class _Source(NamedTuple):
             return cls(ids[:num_tokens], range(num_tokens))
         positions = [position for position, token_id in enumerate(ids) if token_id != padding_id]
         return cls([ids[position] for position in positions], positions)
+
+
+class _EncoderInputs(NamedTuple):
+    """Inputs of the encoder as rows of a table.
+
+    table_words: words of the `EmbeddingTable`
+    num_positions: length of the longest source, padding included
+    owner: arrays of the table, besides the model's
+    """
+
+    table_words: array[int]
+    sources: list[_Source]
+    num_positions: int
+    owner: object
+
+
+class TokenFrontend:
+    """Token ids (B, S), padded on the right, which are rows of the model's embeddings."""
+
+    def __init__(self, table: EmbeddingTable, padding_id: int) -> None:
+        self.table_words, self.padding_id = entry_points.flatten((table,)), padding_id
+
+    def read(self, source_BS: NDArray[np.int64]) -> _EncoderInputs:
+        """Return the inputs of a batch."""
+        sources = [_Source.from_padded(ids, self.padding_id) for ids in source_BS.tolist()]
+        return _EncoderInputs(self.table_words, sources, source_BS.shape[1], None)
+
+
+class VectorFrontend:
+    """Any other source, whose vectors (B, S, D) are a table of their own in each batch. embed: returns the vectors"""
+
+    def __init__(self, embed: Callable[[NDArray[Any]], NDArray[np.float32]]) -> None:
+        self.embed = embed
+
+    def read(self, source: NDArray[Any]) -> _EncoderInputs:
+        """Return the inputs of a batch."""
+        vectors_BSD = np.ascontiguousarray(self.embed(source))
+        num_sources, num_positions, width = vectors_BSD.shape
+        scale_N = np.ones(num_sources * num_positions, np.float32)
+        no_norm = NormWeights(0, 0, 0.0, 0, False, False)
+        table = EmbeddingTable(get_address(vectors_BSD), 0, get_address(scale_N), width, no_norm)
+        starts = range(0, len(scale_N), num_positions)
+        sources = [_Source(range(start, start + num_positions), range(num_positions)) for start in starts]
+        return _EncoderInputs(entry_points.flatten((table,)), sources, num_positions, (vectors_BSD, scale_N))
 
 
 @dataclass(frozen=True)
@@ -83,7 +129,7 @@ class CompiledTransformer:
     weights: ModelWeights
     encoder_positions: PositionTable
     decoder_positions: PositionTable
-    encoder_embedding: EmbeddingTable
+    frontend: TokenFrontend | VectorFrontend
     encoder: LayerWeights
     decoder_embedding: EmbeddingTable
     decoder: LayerWeights
@@ -94,14 +140,14 @@ class CompiledTransformer:
     precision: CompiledPrecision
     owned_arrays: Sequence[NDArray[Any]]
 
-    def start(self, source_BS: NDArray[np.int64], workers: Sequence[WorkerThread] = ()) -> CompiledState:
-        """Encode the sources, padded on the right, and return the state before the first target token.
+    def start(self, source: NDArray[Any], workers: Sequence[WorkerThread] = ()) -> CompiledState:
+        """Encode the sources, such as ids (B, S), and return the state before the first target token.
 
         workers: threads that help the caller's thread
         """
-        head_layout, (num_sentences, num_positions) = self.head_layout, source_BS.shape
-        sources = [_Source.from_padded(ids, self.weights.padding_id) for ids in source_BS.tolist()]
-        lengths = [len(source.ids) for source in sources]
+        inputs = self.frontend.read(source)
+        num_positions, lengths = inputs.num_positions, [len(row.ids) for row in inputs.sources]
+        head_layout, num_sentences = self.head_layout, len(lengths)
         length_B = np.array(lengths, np.int32)
         shape = self.num_decoder_layers, num_sentences, num_positions
         keys_LBSK, values_LBSU = (
@@ -111,10 +157,10 @@ class CompiledTransformer:
         cross_kv = CrossKVCache(keys, values, length_address, num_sentences, num_positions)
         blocks = list(_iter_token_blocks(lengths))
         max_rows = max(sum(lengths[first:after]) for first, after in blocks)
-        workspace = self._allocate_workspace(max_rows, _compute_initial_capacity(num_positions), workers)
+        workspace = self._allocate_workspace(max_rows, self._compute_initial_capacity(num_positions), workers)
         num_outputs = 0 if self.pointer is None else sum(lengths)
         memory_ND = allocate((num_outputs, workspace.width), np.float32)
-        self._encode_blocks(sources, num_positions, blocks, cross_kv, memory_ND, workspace)
+        self._encode_blocks(inputs, blocks, cross_kv, memory_ND, workspace)
         return CompiledState(
             keys_LBSK,
             values_LBSU,
@@ -123,13 +169,12 @@ class CompiledTransformer:
             workspace,
             num_sentences,
             sentence_N=np.arange(num_sentences, dtype=np.int32),
-            pointer=None if self.pointer is None else self.pointer.start(memory_ND, source_BS),
+            pointer=None if self.pointer is None else self.pointer.start(memory_ND, source),
         )
 
     def _encode_blocks(
         self,
-        sources: Sequence[_Source],
-        num_positions: int,
+        inputs: _EncoderInputs,
         blocks: Sequence[tuple[int, int]],
         cross_kv: CrossKVCache,
         memory_ND: NDArray[np.float32],
@@ -137,16 +182,14 @@ class CompiledTransformer:
     ) -> None:
         """Write the keys and values of the sources into `cross_kv`, and a parser's encoder outputs into `memory_ND`.
 
-        num_positions: length of the longest source
         blocks: the first sentence of each block, and the one after its last
         cross_kv: addresses of arrays that the caller keeps alive
         """
-        positions = self.encoder_positions.get(num_positions)
-        before_positions, after_positions = self._encoder_words
-        weights = before_positions, get_address(positions), after_positions
+        positions = self.encoder_positions.get(inputs.num_positions)
+        weights = inputs.table_words, get_address(positions), self._encoder_words
         num_rows = 0
         for first, after in blocks:
-            block = sources[first:after]
+            block = inputs.sources[first:after]
             token_ids = array("q", chain.from_iterable(source.ids for source in block))
             position_ids = array("q", chain.from_iterable(source.positions for source in block))
             sentence_starts = array("q", accumulate((len(source.ids) for source in block), initial=0))
@@ -160,22 +203,15 @@ class CompiledTransformer:
                 num_sentences=after - first,
                 outputs=get_address(memory_ND[num_rows:]) if len(memory_ND) else 0,
             )
-            keep_alive = self, positions, memory_ND, workspace, token_ids, position_ids, sentence_starts, sentence_ids
+            row_ids = token_ids, position_ids, sentence_starts, sentence_ids
+            keep_alive = self, inputs, positions, memory_ND, workspace, row_ids
             workspace.step_group.run(partial(_encode_block, (batch, weights, cross_kv), workspace.workspaces, keep_alive))
             num_rows += len(token_ids)
 
     @cached_property
-    def _encoder_words(self) -> tuple[array[int], array[int]]:
-        """Words of `EncoderWeights` before and after the address of its positions."""
-        weights = EncoderWeights(
-            self.encoder_embedding,
-            0,
-            self.encoder,
-            self.cross_attention.kv,
-            self.num_decoder_layers,
-            self.head_layout,
-        )
-        return entry_points.flatten(weights[:1]), entry_points.flatten(weights[2:])
+    def _encoder_words(self) -> array[int]:
+        """Words of `EncoderWeights` behind the embedding table and the address of its positions."""
+        return entry_points.flatten((self.encoder, self.cross_attention.kv, self.num_decoder_layers, self.head_layout))
 
     @cached_property
     def _decoder_words(self) -> tuple[array[int], array[int]]:
@@ -275,7 +311,7 @@ class CompiledTransformer:
 
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
         """Return the state with slots for the outputs of this many rows."""
-        num_positions, beam_size = _compute_initial_capacity(state.cross_kv.num_positions), num_rows // state.num_active
+        beam_size, num_positions = num_rows // state.num_active, self._compute_initial_capacity(state.cross_kv.num_positions)
         layout, shape = self.head_layout, (self.num_decoder_layers, num_rows)
         widths = (0, 0, state.workspace.width) if self.decoder.has_ssru else (layout.key_width, layout.value_width, 0)
         return state._replace(
@@ -304,6 +340,11 @@ class CompiledTransformer:
             max_outputs=self.max_outputs,
             workers=workers,
         )
+
+    def _compute_initial_capacity(self, num_source_positions: int) -> int:
+        """Return the number of output positions at first, which suffices for most outputs of sources with this many tokens."""
+        capacity = max(INITIAL_POSITIONS, num_source_positions + num_source_positions // 2)
+        return capacity if self.weights.config.reads_tokens else min(capacity, FIRST_TRANSCRIPT_POSITIONS)
 
     @property
     def max_outputs(self) -> int:
@@ -344,11 +385,6 @@ class PositionTable:
         padded_TD = allocate((length, round_up(positions_TD.shape[1])), np.float32, make=np.zeros)
         padded_TD[:, : positions_TD.shape[1]] = positions_TD if extra_D is None else positions_TD + extra_D
         return padded_TD
-
-
-def _compute_initial_capacity(num_source_positions: int) -> int:
-    """Return the number of output positions at first, which suffices for most outputs of sources with this many tokens."""
-    return max(INITIAL_POSITIONS, num_source_positions + num_source_positions // 2)
 
 
 def _encode_block(

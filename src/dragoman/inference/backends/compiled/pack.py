@@ -29,7 +29,7 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     LinearWeights,
     NormWeights,
 )
-from dragoman.inference.backends.compiled.model import CompiledTransformer, PositionTable
+from dragoman.inference.backends.compiled.model import CompiledTransformer, PositionTable, TokenFrontend, VectorFrontend
 from dragoman.inference.backends.compiled.pointer import CompiledPointer
 from dragoman.inference.backends.compiled.weights import (
     CompiledPrecision,
@@ -63,7 +63,7 @@ def compile_model(weights: ModelWeights, precision: CompiledPrecision = "int8") 
         weights=weights,
         encoder_positions=PositionTable(weights, "encoder"),
         decoder_positions=PositionTable(weights, "decoder"),
-        encoder_embedding=packer.pack_embedding("encoder"),
+        frontend=packer.pack_frontend(),
         encoder=packer.pack_layers("encoder", weights.config.encoder_layers),
         decoder_embedding=packer.pack_embedding("decoder"),
         decoder=packer.pack_layers("decoder", weights.config.decoder_layers),
@@ -90,6 +90,13 @@ class _ModelPacker(WeightPacker):
         super().__init__(precision)
         self.weights, self.config = weights, weights.config
         self.head_layout = compute_head_layout(self.config, precision)
+
+    def pack_frontend(self) -> TokenFrontend | VectorFrontend:
+        if self.config.reads_tokens:
+            return TokenFrontend(self.pack_embedding("encoder"), self.weights.padding_id)
+        from dragoman.model_frontends import build_frontend  # text does not need it
+
+        return VectorFrontend(build_frontend(self.weights).embed)
 
     def pack_embedding(self, stack: Stack) -> EmbeddingTable:
         matrix, steps = self.load_matrix(self.weights.get_embedding_name(stack)), 0

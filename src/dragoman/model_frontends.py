@@ -1,0 +1,78 @@
+"""First part of the encoder: it maps an array to one vector for each position. Text is one of its forms.
+
+B sources    S positions of the encoder    D model width    M bands    T frames
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.activations import FloatArray, gelu
+from dragoman.model_weights import CONVOLUTIONS, KERNEL_SIZE, ModelWeights, Stack
+
+
+class Frontend(Protocol):
+    """Function from an array of sources to vectors. The encoder adds its positions to them."""
+
+    def embed(self, source: NDArray[Any]) -> FloatArray:
+        """Return the vectors of the sources in memory of their own. → (B, S, D)"""
+        ...
+
+    def find_inputs(self, source: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which positions are no padding. → (B, S)"""
+        ...
+
+
+def build_frontend(weights: ModelWeights) -> Frontend:
+    """Return the first part of a model's encoder."""
+    return TextFrontend(weights) if weights.config.reads_tokens else SpectrogramFrontend(weights)
+
+
+def embed_tokens(weights: ModelWeights, stack: Stack, ids_BT: NDArray[np.int64]) -> FloatArray:
+    """Return √d_model · E[ids] (section 3.4); padding has a zero vector. → (B, T, D)"""
+    scale_BT = np.where(ids_BT == weights.padding_id, 0, weights.embedding_scale).astype(np.float32)
+    x_BTD: FloatArray = weights.get_embedding(stack)[ids_BT] * scale_BT[:, :, None]
+    return x_BTD
+
+
+@dataclass(frozen=True)
+class TextFrontend:
+    """Embeddings of token ids (B, S), padded on the right."""
+
+    weights: ModelWeights
+
+    def embed(self, source: NDArray[Any]) -> FloatArray:
+        return embed_tokens(self.weights, "encoder", source)
+
+    def find_inputs(self, source: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.asarray(source != self.weights.padding_id)
+
+
+@dataclass(frozen=True)
+class SpectrogramFrontend:
+    """Two convolutions over the frames of spectrograms (B, M, T), each with GELU (Radford et al. 2022, section 2.2).
+
+    The second one steps over two frames, so that S = T / 2. No position is padding: a short sound ends with silence.
+    """
+
+    weights: ModelWeights
+
+    def embed(self, source: NDArray[Any]) -> FloatArray:
+        x_BTD = np.ascontiguousarray(source.swapaxes(1, 2), np.float32)
+        for layer, stride in enumerate((1, 2)):
+            x_BTD = self._convolve(x_BTD, f"{CONVOLUTIONS}.{layer}", stride)
+        return x_BTD
+
+    def _convolve(self, x_BTF: FloatArray, name: str, stride: int) -> FloatArray:
+        """Return the GELU of a convolution over three frames, with a frame of zeros at both ends. → (B, T / stride, D)"""
+        padded_BTF = np.pad(x_BTF, ((0, 0), (1, 1), (0, 0)))
+        frames = [padded_BTF[:, offset : offset + x_BTF.shape[1] : stride] for offset in range(KERNEL_SIZE)]
+        weight_DX, bias_D = (self.weights.arrays[f"{name}.{parameter}"] for parameter in ("weight", "bias"))
+        return gelu(np.concatenate(frames, axis=2) @ weight_DX.T + bias_D)
+
+    def find_inputs(self, source: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.ones((len(source), source.shape[2] // 2), np.bool_)
