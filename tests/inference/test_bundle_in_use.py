@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import mmap
+import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -72,6 +76,41 @@ def test_file_is_read_into_memory_without_a_temporary_folder(tmp_path: Path, mon
     assert not isinstance(copy.content, mmap.mmap)
     assert bytes(copy.content) == b"abc" * 1000
     assert copy.checksum["bytes"] == 3000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems copy in Python")
+def test_copy_is_whole_where_the_system_copies_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system may refuse the call, also after some bytes."""
+    content = np.random.default_rng(0).bytes(300_000)
+    (tmp_path / "file").write_bytes(content)
+    send_file = os.sendfile
+    parts = iter([100_000])
+
+    def send_part(target: int, source: int, offset: None, count: int) -> int:
+        for size in parts:
+            return send_file(target, source, offset, size)
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "sendfile", send_part)
+    copy = MappedFile.copy(tmp_path / "file")
+    assert bytes(copy.content) == content
+    assert copy.checksum == {"bytes": 300_000, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux reports the resident memory of files")
+def test_rows_of_a_copy_take_little_memory(tmp_path: Path) -> None:
+    """Linux maps at most 64 KiB around each address, unless the copy was written in larger blocks."""
+    (tmp_path / "file").write_bytes(bytes(2**25))
+    copy = MappedFile.copy(tmp_path / "file")
+    before = _read_resident_kib()
+    for start in range(0, 2**25, 2**21):
+        assert copy.content[start] == 0
+    assert _read_resident_kib() - before <= 16 * 64 + 256  # the test itself reads pages of libraries
+
+
+def _read_resident_kib() -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
 
 
 def test_processes_load_the_same_copy(bundle_copy: Path, tmp_path: Path) -> None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import shutil
+import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Self
 
-from dragoman.io.storage import CHUNK_BYTES, write_chunks
+CHUNK_BYTES = 2**25
+"""Bytes of a copy whose digest is computed at once, after which their memory is released."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,31 @@ class MappedFile:
 
     def release(self) -> None:
         """Release the memory that reading has filled. A later use reads the bytes again; changes to them are lost."""
-        if isinstance(self.content, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            self.content.madvise(mmap.MADV_DONTNEED)
+        if isinstance(self.content, mmap.mmap):
+            _release(self.content)
 
 
 def _copy_to_disk(source: FileIO) -> tuple[mmap.mmap | bytearray, str]:
-    with TemporaryFile(buffering=0) as target:
-        digest = write_chunks(target, iter(lambda: source.read(CHUNK_BYTES), b""))
-        return mmap.mmap(target.fileno(), 0, access=mmap.ACCESS_COPY), digest
+    with TemporaryFile() as target:
+        if sys.platform == "linux":
+            # The system copies in small blocks, and later maps as little around an address that is read.
+            with suppress(OSError):  # a file system without this call
+                while os.sendfile(target.fileno(), source.fileno(), None, CHUNK_BYTES):
+                    pass
+        shutil.copyfileobj(source, target)
+        target.flush()
+        content = mmap.mmap(target.fileno(), 0, access=mmap.ACCESS_COPY)
+    digest = hashlib.sha256()
+    with memoryview(content) as view:
+        for start in range(0, len(view), CHUNK_BYTES):
+            digest.update(view[start : start + CHUNK_BYTES])
+            _release(content)
+    return content, digest.hexdigest()
+
+
+def _release(content: mmap.mmap) -> None:
+    if hasattr(mmap, "MADV_DONTNEED"):
+        content.madvise(mmap.MADV_DONTNEED)
 
 
 def _read_into_memory(source: FileIO) -> tuple[mmap.mmap | bytearray, str]:
