@@ -36,13 +36,13 @@ from dragoman.io.safetensors import StoredArrays, StoredTensor, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
 from dragoman.model_weights import OUTPUT, ModelWeights, check_weights, list_shapes
 from dragoman.runtime.tensor_files import check_again, open_tensor_files
-from dragoman.shortlist import SHORTLIST_FILE, Shortlist
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration
 from dragoman.text.length_ratios import LengthRatios
 
 if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
+    from dragoman.shortlist import Shortlist
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "weights.safetensors"
 RETIRED_FIELDS = ("heads", "draft")
@@ -265,6 +265,8 @@ def save_bundle(
         _write_config(folder, recipe.model_dump(), (len(tokenizer.source), len(tokenizer.target)), metadata)
         digests[WEIGHTS_FILE] = save_tensors(folder / WEIGHTS_FILE, weights)
         if shortlist is not None:
+            from dragoman.shortlist import SHORTLIST_FILE  # few bundles are written with one
+
             digests[SHORTLIST_FILE] = save_tensors(folder / SHORTLIST_FILE, shortlist.tables)
         write_tokenizer(folder, tokenizer)
 

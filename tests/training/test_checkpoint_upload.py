@@ -4,7 +4,6 @@ from typing import Any
 import fsspec
 import pytest
 
-import dragoman.inference.bundle_store
 from dragoman.errors import BundleError, RunError, WriteError
 from dragoman.formats import object_store
 from dragoman.inference.bundle_store import locate_bundle
@@ -81,7 +80,7 @@ def test_bundle_of_a_store_is_copied_once_and_translates_as_the_folder(
     object_store.upload_folder(bundle, f"{url}/bundle", last=MANIFEST_FILE)
     folder = locate_bundle(f"{url}/bundle")
     assert list_files(folder) == list_files(bundle)
-    monkeypatch.setattr(dragoman.inference.bundle_store, "fetch_folder", None)  # a second copy would fail
+    monkeypatch.setattr(object_store, "fetch_folder", None)  # a second copy would fail
     translators = [load(path, task="translation", device="cpu", precision="float32") for path in (f"{url}/bundle", bundle)]
     outputs = [translator.translate(["a b c", "d"]) for translator in translators]
     assert [result.text for result in outputs[0]] == [result.text for result in outputs[1]]

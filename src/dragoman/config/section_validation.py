@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from textwrap import shorten
 from typing import Any
@@ -50,6 +49,8 @@ def format_value(value: Any) -> str:
 
 def suggest_name(name: Any, known_names: Iterable[str]) -> str:
     """Return the end of an error message that suggests the closest known name; empty if none is close."""
+    import difflib  # a correct file needs no suggestion
+
     matches = difflib.get_close_matches(name, list(known_names), n=1, cutoff=0.5) if isinstance(name, str) else ()
     return f"; did you mean {matches[0]}?" if matches else ""
 

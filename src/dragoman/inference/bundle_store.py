@@ -6,11 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from dragoman.errors import BundleError, WriteError
-from dragoman.formats.object_store import StoreFolder, fetch_folder, is_url, normalize_url
-from dragoman.io.cache_folder import get_cache_folder
-from dragoman.io.storage import MANIFEST_FILE, make_dirs, to_write_error
 from dragoman.model_packages import resolve_model
-from dragoman.runtime.owned_folder import own_folder, remove_abandoned
 
 PARTIAL_PREFIX = ".partial-"
 """Beginning of the names of folders that are being filled."""
@@ -23,9 +19,19 @@ def locate_bundle(path: str | Path) -> Path:
 
     Raises BundleError if the store has no such bundle, and WriteError if the cache cannot be written.
     """
-    if not is_url(path):
+    if ":/" not in str(path):  # pathlib makes one slash of the two of a URL
         return resolve_model(path)
-    url = normalize_url(path).rstrip("/")
+    from dragoman.formats.object_store import is_url, normalize_url  # most bundles are on this machine
+
+    return _copy_bundle(normalize_url(path).rstrip("/")) if is_url(path) else resolve_model(path)
+
+
+def _copy_bundle(url: str) -> Path:
+    from dragoman.formats.object_store import StoreFolder, fetch_folder
+    from dragoman.io.cache_folder import get_cache_folder
+    from dragoman.io.storage import MANIFEST_FILE, make_dirs, to_write_error
+    from dragoman.runtime.owned_folder import own_folder, remove_abandoned
+
     manifest = StoreFolder(url).read_if_exists(MANIFEST_FILE)
     if manifest is None:
         raise BundleError(f"{url}: is no bundle, because it has no {MANIFEST_FILE}; check the URL", code="bundle-not-found")

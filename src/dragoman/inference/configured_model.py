@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.inference.alignment import AttentionAligner
 from dragoman.inference.detokenization import Detokenizer
 from dragoman.inference.session import InferenceSession
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.translation import get_source_limit
+
+if TYPE_CHECKING:
+    from dragoman.inference.alignment import AttentionAligner
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class ConfiguredModel:
     @cached_property
     def aligner(self) -> AttentionAligner:
         """Word aligner that reads attention."""
+        from dragoman.inference.alignment import AttentionAligner  # few translations have alignments
+
         head = self.bundle.metadata.alignment or AlignmentHead()
         return AttentionAligner(self.session.forced_decoders[0], self.tokenizer, self.start_id, head)
 

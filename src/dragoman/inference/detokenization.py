@@ -13,7 +13,6 @@ from dragoman.config import DecodingConfig, TaskConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.unknown_words import replace_unknown_words
 from dragoman.languages import is_same_language
 from dragoman.tasks.attention_alignment import extract_pair_links
 from dragoman.tasks.translation import TranslatedLine, get_status, is_copy
@@ -77,7 +76,11 @@ class Detokenizer:
     ) -> Translation:
         """Return one hypothesis as a translation; with attention and alignment if there are weights."""
         target = self.tokenizer.target
-        text = replace_unknown_words(target.decode(hypothesis.tokens), details.unknown_words)
+        text = target.decode(hypothesis.tokens)
+        if details.unknown_words:
+            from dragoman.inference.unknown_words import replace_unknown_words  # few outputs have any
+
+            text = replace_unknown_words(text, details.unknown_words)
         translation = Translation(
             text=text,
             score=hypothesis.score,

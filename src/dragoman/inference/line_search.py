@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +16,16 @@ from dragoman.inference.configured_model import ConfiguredModel
 from dragoman.inference.detokenization import HypothesisDetails
 from dragoman.inference.phrase_encoder import PhraseEncoder
 from dragoman.inference.retries import make_repetition_retry
-from dragoman.inference.scoring import ConfidenceEstimator
 from dragoman.inference.segmentation import is_surely_short, split_line
 from dragoman.inference.translation_constraints import TranslationConstraints, tokenize_constraints
 from dragoman.inference.translation_result import Translation, merge_segments
-from dragoman.inference.unknown_words import NO_DICTIONARY, find_unknown_words, read_dictionary
 from dragoman.languages import is_spaced_language
-from dragoman.tasks.mbr import UtilityFn
 from dragoman.tasks.translation import EncodedLine, LineSearch, TranslatedLine, encode_lines
 from dragoman.text.marks import to_characters, to_marks
+
+if TYPE_CHECKING:
+    from dragoman.inference.scoring import ConfidenceEstimator
+    from dragoman.tasks.mbr import UtilityFn
 
 # Segment j of line i samples from stream i + j · SEGMENT_ID_STRIDE, which no other line uses.
 SEGMENT_ID_STRIDE = 1 << 20
@@ -256,6 +258,8 @@ class LineTranslation:
             values = iter(estimator.estimate(outputs))
             confidences = [list(islice(values, len(line.hypotheses))) for line in results]
         if config.replace_unknowns:
+            from dragoman.inference.unknown_words import NO_DICTIONARY, find_unknown_words, read_dictionary
+
             dictionary = read_dictionary(config.unknown_dictionary) if config.unknown_dictionary else NO_DICTIONARY
             unknown_words = find_unknown_words(model.aligner, texts, results, dictionary, config.batch_tokens)
         return [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe, update_section
-from dragoman.data.tokenization.pair_tokenizer import get_identity
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, get_identity
 from dragoman.errors import BundleError, DeviceError, RecipeError, naming_missing_library
 from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, validate_count
 from dragoman.inference.backends.protocol import Precision
@@ -20,12 +20,12 @@ from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.inference.parallel.worker import build_worker_spec
 from dragoman.runtime.device_options import DeviceOptions
-from dragoman.shortlist import Shortlist, read_shortlist
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 
 if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
     from dragoman.model_forward import NumpyTransformer
+    from dragoman.shortlist import Shortlist
     from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 
 TaskKind = Literal["translation", "parsing", "transcription"]
@@ -186,7 +186,7 @@ def open_session(
         trained_models=trained_models,
         device=choice.device,
         precision=chosen_precision,
-        shortlist=None if shortlist is None else read_shortlist(Path(shortlist), bundles[0].tokenizer),
+        shortlist=None if shortlist is None else _read_shortlist(Path(shortlist), bundles[0].tokenizer),
         scheduler=BatchScheduler(
             validate_count("inter_threads", inter_threads) if is_cpu else 1,
             validate_count("intra_threads", intra_threads),
@@ -194,6 +194,12 @@ def open_session(
             replace(worker_spec, precision=chosen_precision) if worker_spec is not None and is_cpu else None,
         ),
     )
+
+
+def _read_shortlist(folder: Path, tokenizer: PairTokenizer) -> Shortlist:
+    from dragoman.shortlist import read_shortlist  # most searches have none
+
+    return read_shortlist(folder, tokenizer)
 
 
 def _check_task(bundles: Sequence[Bundle], task: TaskKind) -> None:

@@ -21,16 +21,15 @@ from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
 from dragoman.inference.inputs import check_lines
 from dragoman.inference.line_search import LineTranslation, SegmentedLines
 from dragoman.inference.phrase_encoder import PhraseEncoder
-from dragoman.inference.scoring import ConfidenceEstimator, PairScorer
 from dragoman.inference.session import InferenceSession, SessionOptions, open_session
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.unknown_words import read_dictionary
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.word_aligner import Link
 
 if TYPE_CHECKING:
     from dragoman.data.tokenization.vocabulary import TextTokenizer
+    from dragoman.inference.scoring import PairScorer
     from dragoman.inference.text_translator import TextTranslator
     from dragoman.inference.whole_texts import TextTranslation
     from dragoman.model.transformer import Transformer
@@ -111,6 +110,11 @@ class Translator:
         """Return the tokenizers with the languages of a search. Raises RecipeError for a pair that the model does not serve."""
         return ConfiguredModel(self.session, config).tokenizer
 
+    def _get_scorer(self, decoding: Mapping[str, Any]) -> PairScorer:
+        from dragoman.inference.scoring import PairScorer  # translation does not need it
+
+        return PairScorer(self._configure(decoding))
+
     def _configure(self, decoding: Mapping[str, Any]) -> ConfiguredModel:
         return ConfiguredModel(self.session, self.resolve_decoding(decoding))
 
@@ -155,8 +159,14 @@ class Translator:
         for is_requested, feature in ((has_constraints, "constraints"), (attention, "attention"), (confidence, "confidence")):
             if is_requested and not self.recipe.model.is_autoregressive:
                 refuse_steps(feature)
-        estimator = ConfidenceEstimator(model) if confidence else None
+        estimator = None
+        if confidence:
+            from dragoman.inference.scoring import ConfidenceEstimator
+
+            estimator = ConfidenceEstimator(model)
         if model.decoding.unknown_dictionary is not None:
+            from dragoman.inference.unknown_words import read_dictionary
+
             read_dictionary(model.decoding.unknown_dictionary)  # refuses a wrong one before the search
         steps = LineTranslation(model, self._phrase_encoder)
         lines = steps.segment(texts, constraints, start_index)
@@ -258,15 +268,15 @@ class Translator:
         Raises DataError if the numbers of lines differ, a source has no text, or a pair is too long, and BundleError for the
         confidence of a bundle without a calibration.
         """
-        return PairScorer(self._configure(decoding)).score(sources, targets, confidence=confidence)
+        return self._get_scorer(decoding).score(sources, targets, confidence=confidence)
 
     def find_unscorable(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> dict[int, str]:
         """Return the reason of each pair that `score` refuses, by its index: blank sources, and pairs that are too long."""
-        return PairScorer(self._configure(decoding)).find_unscorable(sources, targets)
+        return self._get_scorer(decoding).find_unscorable(sources, targets)
 
     def align(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> list[list[Link]]:
         """Return, for each word of each target, a link to the source word with the most attention of the first model.
 
         A pair with an empty side has no links. Raises DataError if the numbers of lines differ, or a pair is too long.
         """
-        return PairScorer(self._configure(decoding)).align(sources, targets)
+        return self._get_scorer(decoding).align(sources, targets)

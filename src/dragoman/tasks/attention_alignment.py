@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 from dragoman.config import ModelConfig, TrainingConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
-from dragoman.evaluation.aer import score_alignments
-from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.translation import has_text
-from dragoman.word_aligner import Link, align_pairs
+
+if TYPE_CHECKING:
+    from dragoman.tasks.forced_decoding import ForcedDecoder
+    from dragoman.word_aligner import Link
 
 PAIR_BATCH_SIZE = 32
 """Pairs in a batch; memory holds the attention weights of all heads and layers of a batch."""
@@ -65,6 +67,10 @@ def choose_alignment_head(
 
     candidates: heads to choose from; by default every head, and the mean of each layer
     """
+    from dragoman.evaluation.aer import score_alignments  # translation needs none of them
+    from dragoman.tasks.forced_decoding import compute_cross_attentions
+    from dragoman.word_aligner import align_pairs
+
     pairs = [
         (source, target, tokenizer.encode_source(source), tokenizer.encode_target(target))
         for source, target in zip(sources, targets, strict=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,11 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import refuse_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
-from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions, score_pairs
 from dragoman.tasks.generation import OnProgress
 from dragoman.tasks.translation import LineSearch, decode_best
+
+if TYPE_CHECKING:
+    from dragoman.tasks.forced_decoding import ForcedDecoder
 
 MIN_CALIBRATION_SENTENCES = 100
 """Fewest translations of a calibration; the 1 % quantile of fewer would mean nothing."""
@@ -198,6 +200,8 @@ def compute_signals(
     """
     sources, targets = [source for source, _, _ in outputs], [target for _, target, _ in outputs]
     finished = [has_end for _, _, has_end in outputs]
+    from dragoman.tasks.forced_decoding import compute_cross_attentions, score_pairs  # few translations have a confidence
+
     scored = score_pairs(decoder, sources, targets, decoding, start_id=start_id, prompt=tokenizer.decoder_prompt)
     received = compute_cross_attentions(
         decoder,

@@ -22,7 +22,6 @@ from dragoman.decoding.constraints import NO_SENTENCE_CONSTRAINTS, DecodingConst
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.repetition import contains_repetition
 from dragoman.errors import MissingDependencyError, RecipeError
-from dragoman.tasks.coverage_penalty import rerank_by_coverage
 from dragoman.tasks.forced_decoding import ForcedDecoder
 from dragoman.tasks.generation import BatchSearch, MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel
@@ -159,6 +158,8 @@ class LineSearch:
         )
         if self.decoding.coverage_penalty:
             assert self.forced_decoder is not None, "the coverage penalty reads the attention of a model"
+            from dragoman.tasks.coverage_penalty import rerank_by_coverage
+
             results = rerank_by_coverage(
                 self.forced_decoder,
                 [lines[index].source for index in searched],

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragoman.config import Normalization, Recipe, TokenizerConfig
 from dragoman.data.tokenization.language_tokens import LanguageTokens
@@ -15,10 +15,12 @@ from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabula
 from dragoman.data.tokenization.reserved_tokens import add_language_tokens, add_reserved_tokens
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, import_sentencepiece, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
-from dragoman.data.tokenization.token_list import Side, TokenListTokenizer, build_token_list, read_token_list
 from dragoman.data.tokenization.vocabulary import NotifyFn, TextTokenizer, Vocabulary
 from dragoman.errors import BundleError, RecipeError
 from dragoman.hooks import load_task
+
+if TYPE_CHECKING:
+    from dragoman.data.tokenization.token_list import Side, TokenListTokenizer
 
 SOURCE_MODEL_FILE, TARGET_MODEL_FILE = "source.model", "target.model"
 SOURCE_PIECES_FILE, TARGET_PIECES_FILE = "source.vocab.json", "target.vocab.json"
@@ -71,7 +73,7 @@ class PairTokenizer:
     @property
     def has_text_target(self) -> bool:
         """Return whether the target is text; otherwise it is the labels of trees."""
-        return isinstance(self.target, SentencePieceTokenizer | PieceVocabulary | TokenListTokenizer)
+        return isinstance(self.target, SentencePieceTokenizer | PieceVocabulary) or _is_token_list(self.target)
 
     @property
     def shares_vocabulary(self) -> bool:
@@ -233,16 +235,20 @@ def get_identity(vocabulary: Vocabulary) -> bytes:
     return vocabulary.serialized_model + pieces
 
 
+def _is_token_list(vocabulary: Vocabulary) -> bool:
+    from dragoman.data.tokenization.token_list import TokenListTokenizer
+
+    return isinstance(vocabulary, TokenListTokenizer)
+
+
 def write_tokenizer(folder: Path, tokenizer: PairTokenizer) -> None:
     """Write the tokenizers into a folder, a joint one once."""
     source, target = tokenizer.source, tokenizer.target
-    (folder / (SOURCE_TOKENS_FILE if isinstance(source, TokenListTokenizer) else SOURCE_MODEL_FILE)).write_bytes(
-        source.serialized_model
-    )
+    (folder / (SOURCE_TOKENS_FILE if _is_token_list(source) else SOURCE_MODEL_FILE)).write_bytes(source.serialized_model)
     if isinstance(source, PieceVocabulary):
         (folder / SOURCE_PIECES_FILE).write_bytes(source.serialized_pieces)
     if not tokenizer.is_joint:
-        target_file = TARGET_TOKENS_FILE if isinstance(target, TokenListTokenizer) else TARGET_MODEL_FILE
+        target_file = TARGET_TOKENS_FILE if _is_token_list(target) else TARGET_MODEL_FILE
         (folder / (target_file if tokenizer.has_text_target else LABELS_FILE)).write_bytes(target.serialized_model)
         is_shared = (
             isinstance(source, PieceVocabulary)
@@ -292,6 +298,8 @@ def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: 
     def read_side(model_file: str, tokens_file: str) -> TextTokenizer:
         if config.is_sentencepiece:
             return read_sentencepiece(model_file)
+        from dragoman.data.tokenization.token_list import read_token_list  # most models have SentencePiece
+
         return read_token_list(read_model_bytes(tokens_file), lowercase=config.lowercase, name=str(folder / tokens_file))
 
     source = read_side(SOURCE_MODEL_FILE, SOURCE_TOKENS_FILE)
@@ -397,6 +405,8 @@ def train_one_side(
             texts, config, normalization=normalization, vocab_size=vocab_size, seed=seed, key=key, notify=notify
         )
         return add_reserved_tokens(model, config, languages)
+    from dragoman.data.tokenization.token_list import build_token_list
+
     token_list = build_token_list(
         texts, config, side=side, normalization=normalization, root=root, vocab_size=vocab_size, notify=notify
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +36,15 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     NormWeights,
     Workspace,
 )
-from dragoman.inference.backends.compiled.pointer import CompiledPointer
 from dragoman.inference.backends.compiled.search import CompiledSearch, DecoderWords
 from dragoman.inference.backends.compiled.state import CompiledState, WorkspaceMemory
 from dragoman.inference.backends.compiled.threads import WorkerThread
 from dragoman.inference.backends.compiled.weights import CompiledPrecision, Matrix, load_matrix, pack_output, round_up
 from dragoman.model_weights import OUTPUT, ModelWeights, Stack
 from dragoman.tasks.inference_model import InferenceModel
+
+if TYPE_CHECKING:
+    from dragoman.inference.backends.compiled.pointer import CompiledPointer
 
 # Least number of output positions at first; the cache doubles whenever it is full.
 INITIAL_POSITIONS = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     NormWeights,
 )
 from dragoman.inference.backends.compiled.model import CompiledTransformer, PositionTable, TokenFrontend, VectorFrontend
-from dragoman.inference.backends.compiled.pointer import CompiledPointer
 from dragoman.inference.backends.compiled.weights import (
     CompiledPrecision,
     Int8Rows,
@@ -43,6 +42,9 @@ from dragoman.inference.backends.compiled.weights import (
 )
 from dragoman.model_weights import OUTPUT, ModelWeights, Stack
 from dragoman.runtime.malloc import trim_malloc
+
+if TYPE_CHECKING:
+    from dragoman.inference.backends.compiled.pointer import CompiledPointer
 
 # Numbers of heads that fill a vector.
 HEAD_COUNTS = (1, 2, 4, 8, LANES)
@@ -303,6 +305,8 @@ def _interleave_heads(x_HK: NDArray[Any], width: int, head_layout: HeadLayout) -
 
 def _pack_pointer(weights: ModelWeights) -> CompiledPointer:
     """Return the pointer of a parser. Its projection stays in float32, because it is computed once for each sentence."""
+    from dragoman.inference.backends.compiled.pointer import CompiledPointer  # parsers alone have one
+
     weight_DD, bias_D = (weights.arrays[f"decoder.pointer.projection.{parameter}"] for parameter in ("weight", "bias"))
     width = round_up(len(weight_DD))
     return CompiledPointer(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,10 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     SelfKVCache,
     Workspace,
 )
-from dragoman.inference.backends.compiled.pointer import CompiledPointerState
 from dragoman.inference.backends.compiled.threads import StepGroup, WorkerThread
+
+if TYPE_CHECKING:
+    from dragoman.inference.backends.compiled.pointer import CompiledPointerState
 
 
 class WorkspaceMemory:
