@@ -64,6 +64,11 @@ COMMAND_GROUPS = {
         "align": ("dragoman.inference.commands.align", "Align the words of translations with those of their sources."),
         "rerank": ("dragoman.experiments.reranking.command", "Choose from n-best outputs with the help of other bundles."),
         "parse": ("dragoman.parsing.commands.parse", "Parse sentences into trees, line by line."),
+        "read-arrays": (
+            "dragoman.experiments.frontends.command",
+            "Write a corpus of sounds or pictures with their texts, for a recipe with a front end.",
+        ),
+        "recognize": ("dragoman.experiments.frontends.command", "Write the text of sound files or pictures."),
         "tree": ("", "Score and draw parse trees."),
         "paper": ("dragoman.paper.commands.group", "Reproduce the tables and figures of the paper on this machine."),
     },
@@ -104,6 +109,8 @@ FURTHER_COMMANDS = frozenset(
         "compare",
         "rerank",
         "parse",
+        "read-arrays",
+        "recognize",
         "tree",
         "paper",
     ]

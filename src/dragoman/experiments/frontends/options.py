@@ -1,0 +1,111 @@
+"""Keys of front ends in the section `model`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from dragoman.config import ModelConfig, ModelExtension, Recipe
+from dragoman.config.section import Limits
+
+if TYPE_CHECKING:
+    from dragoman.experiments.frontends.model import ArrayDecoder, ArrayEncoder
+    from dragoman.model.parts import ModelParts
+    from dragoman.model.pointer import Pointer
+    from dragoman.model.transformer import Embedding
+    from dragoman.training.monitoring.layer_macs import LayerMacs
+
+LIMITS = {"sound": 4.0, "picture": 1.0}
+"""Largest magnitude of the numbers of each front end: standard deviations of log-mel features, and the darkness of a pixel."""
+
+
+class FrontendOptions(ModelExtension):
+    """Front end of the encoder other than the embedding of text."""
+
+    frontend: Literal["text", "sound", "picture"] = "text"
+    """Source of the encoder: text, or the arrays of sounds or pictures that `dragoman read-arrays` writes."""
+    frontend_width: Annotated[int, Limits(ge=4, le=200)] = 80
+    """Numbers of a frame: bands of a sound, or height of a picture in pixels."""
+    max_masked_frames: Annotated[float, Limits(ge=0.0, le=0.5)] = 0.0
+    """Largest share of the frames that each of two masks covers in training (SpecAugment, Park et al. 2019)."""
+    max_masked_bands: Annotated[int, Limits(ge=0, le=100)] = 0
+    """Most neighboring bands that each of two masks covers in training (SpecAugment)."""
+
+    def check_section(self, section: ModelConfig) -> None:
+        """Raise ValueError if another key does not fit to an array."""
+        if self.frontend == "text":
+            key = next(iter(self.get_changes()))
+            raise ValueError(f"{key} is for frontend = 'sound' or 'picture': set it, or drop {key}")
+        other_keys = section.model_dump()
+        has_other_stacks = "mixer" in "".join(other_keys) or other_keys.get("decoder") == "ctc"
+        for is_invalid, message in (
+            (has_other_stacks, "layers of another architecture: drop decoder, encoder_mixer and decoder_mixer"),
+            (section.append_source_eos, "append_source_eos = true: an array has no end token; set it to false"),
+            (section.position_encoding == "relative", "position_encoding = 'relative': choose sinusoids, learned or none"),
+            (section.pointer, "pointer = true: an array has no words; drop it"),
+            (
+                self.max_masked_bands > self.frontend_width // 2,
+                "max_masked_bands: is more than half of frontend_width; lower it",
+            ),
+        ):
+            if is_invalid:
+                raise ValueError(f"frontend = {self.frontend!r} with {message}")
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Raise ValueError if another section does not fit to an array."""
+        tokenizer = recipe.tokenizer
+        for is_invalid, message in (
+            (tokenizer.model_type != "byte", f"tokenizer.model_type = {tokenizer.model_type!r}: set it to 'byte'"),
+            (tokenizer.lowercase, "tokenizer.lowercase = true: the case of a character is part of its number; drop it"),
+            (tokenizer.language_token is not None, "tokenizer.language_token: an array has none; drop it"),
+            (bool(tokenizer.source_prefix) or tokenizer.prepend_bos, "tokenizer.source_prefix or prepend_bos: drop it"),
+        ):
+            if is_invalid:
+                raise ValueError(f"model.frontend = {self.frontend!r} with {message}")
+
+    def count_cross_attentions(self, config: ModelConfig) -> int:
+        """Return 0, because output tokens attend to vectors of the front end and not to source tokens."""
+        return 0
+
+    def change_macs(self, macs: LayerMacs, config: ModelConfig) -> LayerMacs:
+        """Return the operations of each number of an array: those of the front end, and a share of those of a vector.
+
+        The products of queries and keys are left out, because there are few vectors.
+        """
+        from dragoman.experiments.frontends.model import NUM_CHANNELS
+
+        numbers_per_vector = 4 * self.frontend_width
+        convolutions = NUM_CHANNELS * 9 // 4 + NUM_CHANNELS**2 * 9 // 16 + NUM_CHANNELS * config.d_model // 16
+        excess = config.encoder_layers * (macs.feed_forward - macs.feed_forward // numbers_per_vector)
+        return replace(
+            macs,
+            encoder=tuple(layer // numbers_per_vector for layer in macs.encoder),
+            encoder_attentions=0,
+            cross_attentions=0,
+            source=macs.source + convolutions - excess,
+        )
+
+    def change_parts(self, parts: ModelParts, config: ModelConfig) -> ModelParts:
+        """Return the parts with the front end before the layers of the encoder."""
+        from dragoman.experiments.frontends.model import ArrayDecoder, ArrayEncoder, ConvolutionFrontend
+
+        def build_encoder(parts_: ModelParts, config: ModelConfig, embedding: Embedding) -> ArrayEncoder:
+            encoder = parts.encoder(parts_, config, embedding)
+            frontend = ConvolutionFrontend(
+                d_model=config.d_model,
+                width=self.frontend_width,
+                limit=LIMITS[self.frontend],
+                max_masked_frames=self.max_masked_frames,
+                max_masked_bands=self.max_masked_bands,
+            )
+            stack = {"layers": list(encoder.layers), "norm": encoder.norm, "window": encoder.window}
+            return ArrayEncoder(frontend=frontend, embedding=embedding, **stack)
+
+        def build_decoder(
+            parts_: ModelParts, config: ModelConfig, embedding: Embedding, pointer: Pointer | None
+        ) -> ArrayDecoder:
+            decoder = parts.decoder(parts_, config, embedding, pointer)
+            stack = {"layers": list(decoder.layers), "norm": decoder.norm, "window": decoder.window}
+            return ArrayDecoder(width=self.frontend_width, embedding=embedding, **stack)
+
+        return replace(parts, encoder=build_encoder, decoder=build_decoder)

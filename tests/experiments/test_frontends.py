@@ -1,0 +1,303 @@
+"""Front ends of arrays: shapes, gradients, masks, files, and a run that learns to tell two sounds and two pictures apart."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from torch import Tensor
+
+import dragoman
+from dragoman.cli.main import cli
+from dragoman.config import ModelConfig, Recipe, make_recipe
+from dragoman.errors import BundleError, DataError, RecipeError
+from dragoman.experiments.frontends.array_text import FIRST_ID, NUM_LEVELS, write_array_text
+from dragoman.experiments.frontends.model import ArrayEncoder, draw_mask, mark_positions
+from dragoman.experiments.frontends.read import read_array_text
+from dragoman.model.factory import build_model
+from dragoman.model.transformer import Transformer
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+WIDTH = 8
+SIZES: dict[str, Any] = {
+    "frontend": "sound", "frontend_width": WIDTH, "append_source_eos": False,
+    "max_masked_frames": 0.4, "max_masked_bands": 3, "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32,
+    "num_heads": 2, "residual_dropout": 0.0, "embedding_dropout": 0.0,
+}  # fmt: skip
+
+
+def make_config(**changes: Any) -> ModelConfig:
+    return ModelConfig.model_validate(SIZES | changes)
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    torch.manual_seed(0)
+    return build_model(make_config(), source_vocab_size=260, target_vocab_size=260).eval()
+
+
+def make_sources(*num_frames: int) -> Tensor:
+    """Return random arrays as ids, padded on the right."""
+    source_BS = torch.randint(FIRST_ID, FIRST_ID + NUM_LEVELS, (len(num_frames), max(num_frames) * WIDTH))
+    for row, frames in enumerate(num_frames):
+        source_BS[row, frames * WIDTH :] = 0
+    return source_BS
+
+
+def get_encoder(model: Transformer) -> ArrayEncoder:
+    assert isinstance(model.encoder, ArrayEncoder)
+    return model.encoder
+
+
+def test_text_of_array_keeps_its_numbers(model: Transformer) -> None:
+    frames_TF = np.linspace(-4, 4, 3 * WIDTH, dtype=np.float32).reshape(3, WIDTH)
+    text = write_array_text(np.concatenate([frames_TF, frames_TF * 100]), 4.0)
+    assert text.isascii()
+    assert text.isprintable()
+    assert " " not in text
+    ids_1S = torch.tensor([[byte + 4 for byte in text.encode()]])  # the four special tokens are before the bytes
+    restored_1TF, lengths_1 = get_encoder(model).frontend.read_arrays(ids_1S)
+    assert lengths_1.tolist() == [6]
+    step = 8 / (NUM_LEVELS - 1)
+    np.testing.assert_allclose(restored_1TF[0, :3], frames_TF, atol=step / 2 + 1e-6)
+    np.testing.assert_allclose(restored_1TF[0, 3:], np.clip(frames_TF * 100, -4, 4), atol=step / 2 + 1e-6)
+
+
+@pytest.mark.parametrize("num_frames", [1, 4, 5, 37])
+def test_vectors_are_a_quarter_of_the_frames(model: Transformer, num_frames: int) -> None:
+    source_BS = make_sources(num_frames, 1)
+    assert model.encoder(source_BS).shape == (2, math.ceil(num_frames / 4), 16)
+    assert mark_positions(source_BS, WIDTH).sum(dim=1).tolist() == [math.ceil(num_frames / 4), 1]
+
+
+def test_padding_does_not_change_the_logits(model: Transformer) -> None:
+    source_BS, inputs_BT = make_sources(37, 21, 3), torch.tensor([[2, 50], [2, 51], [2, 52]])
+    together = model(source_BS, inputs_BT)
+    for row, frames in enumerate((37, 21, 3)):
+        alone = model(source_BS[row : row + 1, : frames * WIDTH], inputs_BT[row : row + 1])
+        torch.testing.assert_close(together[row], alone[0], atol=1e-5, rtol=1e-5)
+
+
+def test_vectors_equal_convolutions_by_hand(model: Transformer) -> None:
+    frontend = get_encoder(model).frontend
+    source_BS = make_sources(9)
+    x = (source_BS.view(9, WIDTH) - FIRST_ID) * (2 * 4.0 / 93) - 4.0
+    for convolution in (frontend.first, frontend.second):
+        x, bias = x.view(-1, *x.shape[-2:]), convolution.bias
+        assert bias is not None
+        padded = torch.nn.functional.pad(x, (1, 1, 1, 1))
+        rows, columns = (x.shape[1] + 1) // 2, (x.shape[2] + 1) // 2
+        out = torch.empty(32, rows, columns)
+        for row in range(rows):
+            for column in range(columns):
+                window = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
+                out[:, row, column] = (convolution.weight * window).sum((1, 2, 3)) + bias
+        x = torch.nn.functional.gelu(out)
+    expected = x.transpose(0, 1).flatten(1) @ frontend.linear.weight.T + frontend.linear.bias
+    torch.testing.assert_close(frontend(source_BS)[0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_all_weights_of_front_end_have_gradients(model: Transformer) -> None:
+    model.train()
+    model(make_sources(20, 12), torch.tensor([[2, 50], [2, 51]])).square().sum().backward()
+    gradients = {name: weight.grad for name, weight in get_encoder(model).frontend.named_parameters()}
+    model.zero_grad()
+    model.eval()
+    assert {"first.weight", "second.weight", "linear.weight"} <= gradients.keys()
+    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients.values())
+
+
+def test_masks_cover_one_part_of_each_row() -> None:
+    torch.manual_seed(0)
+    lengths_B = torch.tensor([40, 10]).repeat(2000)
+    mask_BT = draw_mask(lengths_B * 0.25, lengths_B, 40)
+    sizes_B = (~mask_BT).sum(dim=1)
+    # ⌊U(0, n + 1)⌋ of n = 10 and 2.5 masked frames has the means 5, and (1 · 1 + 2 · 1 + 3 · 0.5) / 3.5.
+    assert sizes_B[::2].max() == 10
+    assert abs(sizes_B[::2].float().mean() - 5) < 0.3
+    assert abs(sizes_B[1::2].float().mean() - 4.5 / 3.5) < 0.15
+    num_edges_B = (mask_BT[:, 1:] != mask_BT[:, :-1]).sum(dim=1) + (~mask_BT[:, 0]).int()
+    assert num_edges_B.max() <= 2
+    assert mask_BT[1::2, 10:].all()
+
+
+def test_masks_are_for_training_alone(model: Transformer) -> None:
+    source_BS = make_sources(40)
+    assert torch.equal(model.encoder(source_BS), model.encoder(source_BS))
+    model.train()
+    assert not torch.equal(model.encoder(source_BS), model.encoder(source_BS))
+    model.eval()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"frontend": "text"}, "is for frontend = 'sound' or 'picture'"),
+        ({"append_source_eos": True}, "an array has no end token"),
+        ({"position_encoding": "relative"}, "choose sinusoids"),
+        ({"max_masked_bands": 5}, "more than half of frontend_width"),
+        ({"encoder_mixer": "convolution"}, "layers of another architecture"),
+    ],
+)
+def test_impossible_keys_are_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        make_config(**changes)
+
+
+def write_wav(path: Path, samples_N: NDArray[np.float64], rate: int = 16_000) -> None:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((samples_N * 32_767).astype("<i2").tobytes())
+
+
+def write_examples(folder: Path, frontend: str) -> None:
+    """Write ten low and ten high tones with noise, or ten pictures with a horizontal and ten with a vertical bar."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for index in range(20):
+        word = ("low", "high")[index % 2]
+        if frontend == "sound":
+            hertz = (300, 3000)[index % 2] * rng.uniform(0.8, 1.25)
+            samples_N = 0.5 * np.sin(2 * np.pi * hertz * np.arange(4800) / 16_000) + 0.02 * rng.standard_normal(4800)
+            write_wav(folder / f"{index}.wav", samples_N.clip(-1, 1))
+        else:
+            from PIL import Image
+
+            pixels = np.full((16, 40), 255, np.uint8)
+            start = rng.integers(2, 10)
+            pixels[(slice(start, start + 4), slice(None))[:: 1 if index % 2 else -1]] = 0
+            Image.fromarray(pixels).save(folder / f"{index}.png")
+        lines.append(f"{index}.{'wav' if frontend == 'sound' else 'png'}\t{word}\n")
+    (folder / "all.list").write_text("".join(lines), encoding="utf-8")
+
+
+def make_tiny_recipe(folder: Path, frontend: str, **changes: Any) -> Recipe:
+    document: dict[str, Any] = {
+        "name": "tiny",
+        "run": str(folder / "run"),
+        "preset": "modern",
+        "size": "tiny",
+        "task": {"source_language": "en", "target_language": "en"},
+        "data": {"root": str(folder), "max_length": 2000} | {key: {"file": "all.tsv"} for key in ("train", "valid", "test")},
+        "tokenizer": {"model_type": "byte", "normalization": "identity", "reserved_tokens": 0},
+        "model": SIZES | {"frontend": frontend},
+        "training": {
+            "precision": "float32", "batch_tokens": 2000, "max_steps": 60, "schedule": "constant", "peak_lr": 5e-3,
+            "warmup_steps": 5, "validate_every_steps": 60, "num_validation_translations": 0, "checkpoint_every_steps": 60,
+            "log_every_steps": 20, "checkpoint_averaging": "none",
+        },
+        "decoding": {"method": "greedy", "max_source_tokens": 2000, "max_extra_tokens": 0, "min_length_ratio": 0.0},
+    }  # fmt: skip
+    return make_recipe(document | changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frontend", ["sound", "picture"])
+def test_training_tells_two_classes_apart(frontend: str, tmp_path: Path) -> None:
+    for library in ("soundfile", "soxr") if frontend == "sound" else ("PIL",):
+        pytest.importorskip(library, reason=f"{library} is not installed: pip install 'dragoman[speech,pictures]'")
+    write_examples(tmp_path, frontend)
+    recipe = make_tiny_recipe(tmp_path, frontend)
+    runner = CliRunner()
+    keys = [f"model.{key}={SIZES[key]}" for key in ("frontend_width", "max_masked_bands")]
+    arguments = ["read-arrays", "speech-digits", str(tmp_path / "all.list"), *keys, f"model.frontend={frontend}"]
+    result = runner.invoke(cli, [*arguments, "-o", str(tmp_path / "all.tsv")])
+    assert result.exit_code == 0, result.output
+    report = dragoman.train(recipe)
+    assert report["exact_match"] == 100.0
+    suffix = "wav" if frontend == "sound" else "png"
+    files = [str(tmp_path / f"{index}.{suffix}") for index in (3, 4)]
+    result = runner.invoke(cli, ["recognize", str(tmp_path / "run" / "bundle"), *files])
+    assert result.output.splitlines() == ["high", "low"]
+    as_json = runner.invoke(cli, ["recognize", str(tmp_path / "run" / "bundle"), files[0], "--json"])
+    document = json.loads(as_json.output)
+    assert (document["file"], document["text"]) == (files[0], "high")
+    assert document["score"] < 0
+
+
+def test_speed_changes_length_and_pitch(tmp_path: Path) -> None:
+    pytest.importorskip("soxr", reason="soxr is not installed: pip install 'dragoman[speech]'")
+    pytest.importorskip("soundfile", reason="soundfile is not installed: pip install 'dragoman[speech]'")
+    write_wav(tmp_path / "a.wav", 0.5 * np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000))
+    config = make_config(frontend_width=40, max_masked_bands=0)
+    frames = {
+        speed: np.frombuffer(read_array_text(tmp_path / "a.wav", config, speed=speed).encode(), np.uint8).reshape(-1, 40)
+        for speed in (0.8, 1.0, 1.25)
+    }
+    assert [len(frames_TF) for frames_TF in frames.values()] == [125, 100, 80]
+    assert frames[0.8][50].argmax() < frames[1.0][50].argmax() < frames[1.25][50].argmax()
+
+
+def test_silence_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("soundfile", reason="soundfile is not installed: pip install 'dragoman[speech]'")
+    pytest.importorskip("soxr", reason="soxr is not installed: pip install 'dragoman[speech]'")
+    write_wav(tmp_path / "a.wav", np.zeros(1600))
+    with pytest.raises(DataError, match="only silence"):
+        read_array_text(tmp_path / "a.wav", make_config())
+
+
+def test_pictures_become_columns_of_darkness(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'dragoman[pictures]'")
+    pixels = np.full((WIDTH, 12), 255, np.uint8)
+    pixels[:, 3] = 0
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    text = read_array_text(tmp_path / "a.png", make_config(frontend="picture"))
+    columns = [text[start : start + WIDTH] for start in range(0, len(text), WIDTH)]
+    white, black = chr(ord("!") + round(93 / 2)), "~"  # 0 and 1 on the scale of 94 levels from −1 to 1
+    assert columns == [(black if column == 3 else white) * WIDTH for column in range(12)]
+    image.new("RGBA", (24, 16)).save(tmp_path / "clear.png")  # transparent is white
+    assert set(read_array_text(tmp_path / "clear.png", make_config(frontend="picture"))) == {white}
+
+
+def write_bomb(path: Path) -> None:
+    """Write the header of a PNG of 30,000 × 30,000 pixels."""
+    import zlib
+
+    header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0")), (b"IEND", b"")]
+    parts = [struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks]
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+def test_bad_pictures_give_one_line(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'dragoman[pictures]'")
+    image.new("L", (1, 1)).save(tmp_path / "pixel.png")
+    image.new("L", (5000, 10)).save(tmp_path / "long.png")
+    image.effect_noise((400, 40), 50).save(tmp_path / "cut.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:5000])
+    (tmp_path / "text.png").write_text("no picture")
+    write_bomb(tmp_path / "bomb.png")
+    for name, problem in {
+        "pixel": "1 × 1 pixels; give one line of text, at least 4 pixels",
+        "long": "5000 × 10 pixels",
+        "cut": "not a picture, or damaged",
+        "text": "not a picture, or damaged",
+        "bomb": "more than 16000000",
+        "none": "there is no such file",
+    }.items():
+        with pytest.raises(DataError, match=problem) as caught:
+            read_array_text(tmp_path / f"{name}.png", make_config(frontend="picture"))
+        assert str(caught.value).startswith(f"{tmp_path / name}.png: ")
+        assert "\n" not in str(caught.value)
+
+
+def test_model_of_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="use dragoman translate"):
+        read_array_text(tmp_path / "a.wav", ModelConfig())
+
+
+def test_recipe_needs_tokens_of_bytes(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="set it to 'byte'"):
+        make_tiny_recipe(tmp_path, "sound", tokenizer={"model_type": "char"})
