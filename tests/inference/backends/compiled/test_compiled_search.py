@@ -181,15 +181,15 @@ def test_outputs_have_all_kinds_of_endings(inference_models: list[InferenceModel
 
 # The last prompt is longer than the first capacity of the cache of keys and values.
 def test_compiled_search_reads_a_prompt(subtests: pytest.Subtests, inference_models: list[InferenceModel]) -> None:
-    for name in ["greedy", "beam", "with the present length", "until the beam is full"]:
-        for prompt in [(7,), (9, 50, END_ID), tuple(range(4, 94))]:
+    prompts = [(7,), (9, 50, END_ID), tuple(range(4, 94))]
+    rules = RULES["repetition window"]
+    for number, name in enumerate(["greedy", "beam", "with the present length", "until the beam is full"]):
+        for prompt_number, prompt in enumerate(prompts):
             with subtests.test(prompt=prompt, name=name):
-                for inference_model in inference_models:
-                    compiled, plain = search_both_ways(
-                        inference_model, RULES["repetition window"], prompt=prompt, **SEARCHES[name]
-                    )
-                    assert compiled == plain
-                    assert compiled != search_both_ways(inference_model, RULES["repetition window"], **SEARCHES[name])[0]
+                inference_model = inference_models[(number + prompt_number) % 3]  # each with all searches and all prompts
+                compiled, plain = search_both_ways(inference_model, rules, prompt=prompt, **SEARCHES[name])
+                assert compiled == plain
+                assert compiled != search_both_ways(inference_model, rules, **SEARCHES[name])[0]
 
 
 def test_prompt_is_read_with_a_restricted_vocabulary() -> None:

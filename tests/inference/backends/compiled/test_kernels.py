@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 import kernel_compiler
 from dragoman.config import ModelConfig
@@ -57,6 +58,8 @@ VOCABULARY = 90
 NO_HEADS = HeadLayout(1, 1, 0, 0, has_float32_kv=False)
 # Widths of the feed-forward networks, which no other product reads.
 D_FF = (80, 77)
+# Steps of a search that outgrows the first room for keys and values.
+STEPS = INITIAL_POSITIONS + 4
 # Rounding of float32 sums in another order over the layers, in units of the last of 24 bits.
 ROUNDING = 1e-5
 PADDING = 0
@@ -151,6 +154,10 @@ def compute_weight_steps(weight: Tensor) -> Tensor:
     return step_O.clamp(min=MIN_SCALE)
 
 
+# Steps and integers of the weights that `int8_matmul` has read.
+QUANTIZED_WEIGHTS: Any = WeakTensorKeyDictionary()
+
+
 def keep_order(weight: Tensor) -> Tensor:
     return weight
 
@@ -166,8 +173,10 @@ def int8_matmul(
     """
     is_after_relu = weight.shape[1] in D_FF and bool((x >= 0).all())
     step_X1 = (x.abs().amax(-1, keepdim=True).double() / (255 if is_after_relu else 127)).clamp(min=MIN_SCALE)
-    step_O1 = compute_weight_steps(reorder(weight))[:, None]
-    inputs, weights = (x * (1 / step_X1).float()).round() * step_X1, (weight / step_O1).round() * step_O1.double()
+    if weight not in QUANTIZED_WEIGHTS:
+        step_O1 = compute_weight_steps(reorder(weight))[:, None]
+        QUANTIZED_WEIGHTS[weight] = (weight / step_O1).round() * step_O1.double()
+    inputs, weights = (x * (1 / step_X1).float()).round() * step_X1, QUANTIZED_WEIGHTS[weight]
     result = (inputs @ weights.t() if bias is None else inputs @ weights.t() + bias).float()
     return result.relu() if relu else result
 
@@ -233,9 +242,9 @@ def test_logits_equal_those_of_the_quantized_model(subtests: pytest.Subtests) ->
             model = make_model(**keys)
             assert supports_compiled(make_config(**keys), "int8")
             source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
-            exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
-            compiled = run_steps(compile_transformer(model, keys=keys), source_BS, width, leave, INITIAL_POSITIONS + 16)
-            quantized = run_steps(quantize(model, keys), source_BS, width, leave, INITIAL_POSITIONS + 16)
+            exact = run_steps(model, source_BS, width, leave, STEPS)
+            compiled = run_steps(compile_transformer(model, keys=keys), source_BS, width, leave, STEPS)
+            quantized = run_steps(quantize(model, keys), source_BS, width, leave, STEPS)
             assert [list(step) for step in compiled] == [list(step) for step in quantized]
             differences = max_differences(compiled, quantized)
             assert float((differences < ROUNDING).float().mean()) > 0.5
@@ -248,8 +257,8 @@ def test_float32_logits_equal_those_of_the_model(subtests: pytest.Subtests) -> N
             model = make_model(**keys)
             assert supports_compiled(make_config(**keys), "float32")
             source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
-            exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
-            compiled = run_steps(compile_transformer(model, "float32", keys), source_BS, width, leave, INITIAL_POSITIONS + 16)
+            exact = run_steps(model, source_BS, width, leave, STEPS)
+            compiled = run_steps(compile_transformer(model, "float32", keys), source_BS, width, leave, STEPS)
             assert float(max_differences(compiled, exact).max()) < ROUNDING
 
 
@@ -328,6 +337,7 @@ def test_packed_weights_follow_the_definition(subtests: pytest.Subtests) -> None
                 assert torch.equal(compensation_LO, (padded_OI.sum(1, dtype=torch.int32) * offset).expand(2, -1))
 
 
+# Numba compiles the products for ten seconds. The logits above are those of the products that the build has compiled.
 @njit
 def run_product(x: Any, weights: Any, y: Any, rows: Any, inputs: Any, workspace: Any) -> None:
     gemm.configure_amx(workspace)
@@ -341,6 +351,7 @@ def pack_linear(packer: WeightPacker, weight: Tensor, bias: Tensor | None, epilo
     return packer.pack([WeightLoader.from_matrix(weight.numpy())], biases, epilogue)._replace(num_outputs=len(weight))
 
 
+@pytest.mark.slow
 def test_products_equal_their_definition(subtests: pytest.Subtests) -> None:
     """Vectors and tiles agree to the last bit, and sums in 64 bits agree up to float32's rounding."""
     shapes, epilogues = [(16, 16), (80, 100), (128, 321), (512, 64)], [STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8]
@@ -374,6 +385,7 @@ def test_products_equal_their_definition(subtests: pytest.Subtests) -> None:
             assert float(error_NO.max()) < 0.05 * inputs**0.5
 
 
+@pytest.mark.slow
 def test_float32_products_equal_their_definition(subtests: pytest.Subtests) -> None:
     """Compare with sums in 64 bits. A row is the same to the last bit with any number of rows."""
     for (inputs, outputs), epilogue in product(
@@ -402,6 +414,7 @@ def test_float32_products_equal_their_definition(subtests: pytest.Subtests) -> N
             assert bool(((results[40] - expected_NO).abs() < limit_NO).all())
 
 
+@pytest.mark.slow
 def test_products_of_the_largest_bytes_are_exact(subtests: pytest.Subtests) -> None:
     """Sums in 16 bits would overflow without a limit of the weights: all are equally large, and so are many inputs.
 
