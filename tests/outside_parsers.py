@@ -428,6 +428,7 @@ def has_text(parameters: Iterable[inspect.Parameter]) -> bool:
     return any(item.name in _TEXT_NAMES and item.annotation in _TEXT_TYPES for item in parameters)
 
 
+@cache
 def find_parsers() -> tuple[dict[str, Parse], list[str]]:
     """Return the calls of the public functions and classes that read a text, and the names of those that have none."""
     parsers, unknown = dict(CALLS), []

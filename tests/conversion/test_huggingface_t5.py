@@ -76,7 +76,7 @@ def test_logits_are_equal(peer: Peer) -> None:
         torch.testing.assert_close(logits[:, :, source_ids], expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("search", ["greedy", "beam"])
+@pytest.mark.parametrize("search", ["greedy", pytest.param("beam", marks=pytest.mark.slow)])
 def test_outputs_are_equal(search: str, peer: Peer) -> None:
     assert peer.check_outputs([*PLAIN, *" ".join(PLAIN).split()], search) >= 5
 

@@ -17,7 +17,7 @@ from expected_errors import raises_code
 
 @cache
 def make_german() -> PhraseSplit:
-    return make_phrases("de", seed=11, train=12_000, valid=700, test=900)
+    return make_phrases("de", seed=11, train=4_000, valid=500, test=600)
 
 
 def list_pairs(split: PhraseSplit) -> list[Pair]:
@@ -33,7 +33,7 @@ def get_kind(pair: Pair) -> str:
 @pytest.mark.slow
 def test_splits_have_requested_sizes() -> None:
     split = make_german()
-    assert (len(split.train), len(split.valid), len(split.test)) == (12_000, 700, 900)
+    assert (len(split.train), len(split.valid), len(split.test)) == (4_000, 500, 600)
     assert make_phrases("de", seed=11, train=3, valid=0, test=1).valid == []
 
 

@@ -807,7 +807,7 @@ def test_later_target_tokens_do_not_affect_earlier_logits(subtests: pytest.Subte
                 set_attention_impl(model, attend)
                 source, inputs = sentences(5, 3), sentences(7, 7, seed=3)
                 before = model(source, inputs)
-                for position in range(7):
+                for position in (0, 3, 6):
                     changed = inputs.clone()
                     changed[:, position] = changed[:, position] % (SOURCE_ROWS - 1) + 1
                     after = model(source, changed)

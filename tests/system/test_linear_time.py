@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from functools import cache
 from types import ModuleType
 
 import pytest
@@ -23,8 +24,13 @@ from outside_parsers import (
     read,
 )
 
-FOUND_PARSERS, UNKNOWN = find_parsers()
-PARSERS = FOUND_PARSERS | find_file_parsers() | find_translations() | find_request_parsers() | find_corpus_parsers()
+NUM_PARTS = 32
+"""Parts of the slow test, for several processes."""
+
+
+@cache
+def find_all_parsers() -> dict[str, Parse]:
+    return find_parsers()[0] | find_file_parsers() | find_translations() | find_request_parsers() | find_corpus_parsers()
 
 
 def copy_each_time(text: str) -> None:
@@ -74,7 +80,7 @@ def test_planted_parsers_are_discovered() -> None:
 
 
 def test_every_parser_has_a_call() -> None:
-    assert UNKNOWN == [], "add a call of each to CALLS, or a reason to NO_PARSERS"
+    assert find_parsers()[1] == [], "add a call of each to CALLS, or a reason to NO_PARSERS"
     assert set(SUFFIXES) == INSIDE.keys() | EQUAL_SUFFIXES.keys()
 
 
@@ -87,15 +93,19 @@ def test_wrapped_text_is_read(subtests: pytest.Subtests) -> None:
 
 
 def test_time_is_linear_in_common_runs(subtests: pytest.Subtests) -> None:
-    for name in [name for name in FOUND_PARSERS if "make_language_filter" not in name]:
+    for name, parse in find_parsers()[0].items():
+        if "make_language_filter" in name:
+            continue
         with subtests.test(name=name):
             for kind, make in QUICK_TEXTS.items():
-                check_time_is_linear(f"{name}, {kind}", PARSERS[name], make, 512)
+                check_time_is_linear(f"{name}, {kind}", parse, make, 512)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PARSERS)
-def test_time_is_linear_in_all_texts(name: str) -> None:
-    length = choose_length(PARSERS[name])
-    for kind, make in TEXTS.items():
-        check_time_is_linear(f"{name}, {kind}", PARSERS[name], make, length)
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_time_is_linear_in_all_texts(subtests: pytest.Subtests, part: int) -> None:
+    for name, parse in list(find_all_parsers().items())[part::NUM_PARTS]:
+        with subtests.test(name=name):
+            length = choose_length(parse)
+            for kind, make in TEXTS.items():
+                check_time_is_linear(f"{name}, {kind}", parse, make, length)
