@@ -28,15 +28,15 @@ EXPECTED_FILE = "digests.json"
 LANGUAGE_PAIRS = {"nllb": ("eng_Latn", "deu_Latn"), "mbart50": ("en_XX", "de_DE")}
 
 
-def write_sources(folder: Path, trained: Path) -> Path:
+def write_sources(folder: Path, get_bundle: Callable[[], Path]) -> Path:
     """Write a source of each format, and the digests of their weights, and return the folder.
 
-    trained: bundle of a model of dragoman, which becomes the package of Argos Translate
+    get_bundle: returns a bundle of dragoman, which becomes the package of Argos Translate. The other sources are written before
     """
     folder.mkdir(parents=True)
     digests = {}
     for name, write in WRITERS.items():
-        source = write(folder / name) if write else export_argos(load_bundle(trained), folder / f"{name}.argosmodel").path
+        source = write(folder / name) if write else export_argos(load_bundle(get_bundle()), folder / f"{name}.argosmodel").path
         bundle = folder.parent / f"{folder.name}-bundles" / name
         source_language, target_language = LANGUAGE_PAIRS.get(name, ("en", "de"))
         dragoman.convert(source, bundle, source_language=source_language, target_language=target_language)

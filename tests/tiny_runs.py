@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -115,8 +117,10 @@ def on_one_core() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    from conversion_sources import write_sources
-
     folder = Path(sys.argv[1]).resolve()
-    train_tiny_run(write_corpus(folder / "corpus"), folder / "run")
-    write_sources(folder / "sources", folder / "run" / "bundle")
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        run = pool.submit(train_tiny_run, write_corpus(folder / "corpus"), folder / "run")
+
+        from conversion_sources import write_sources
+
+        write_sources(folder / "sources", lambda: run.result() / "bundle")

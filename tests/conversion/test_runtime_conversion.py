@@ -37,7 +37,7 @@ def sources(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path(folder) / "sources"
     from conversion_sources import write_sources
 
-    return write_sources(tmp_path_factory.mktemp("conversion") / "sources", bundle)
+    return write_sources(tmp_path_factory.mktemp("conversion") / "sources", lambda: bundle)
 
 
 @pytest.fixture(scope="module")
