@@ -23,7 +23,7 @@ serve-demo: $(VENV)/.core
 
 # Each test runs once: first those that need no PyTorch, in an environment without it, then the others.
 test: test-runtime
-	$(TEST_ENVIRONMENT) DRAGOMAN_TEST_RUN=$(TEST_RUN) $(BIN)/pytest -n 2 --dist worksteal --timeout 300 -m "not slow and not gpu" --leave-out $(TEST_RUN)/passed.jsonl $(addprefix --ignore=,$(RUNTIME_ONLY))
+	$(TEST_ENVIRONMENT) DRAGOMAN_TEST_RUN=$(TEST_RUN) $(BIN)/pytest -n 2 --dist worksteal --timeout 300 -m "not slow and not gpu" --leave-out $(TEST_RUN)/passed.jsonl tests $(addprefix --ignore=,$(RUNTIME_ONLY))
 
 # The fast tests of what translates, parses, serves and converts, without PyTorch. The other environment trains their model.
 test-runtime: $(VENV)/.dev $(RUNTIME)/.ready

@@ -177,7 +177,7 @@ def int8_matmul(
         step_O1 = compute_weight_steps(reorder(weight))[:, None]
         QUANTIZED_WEIGHTS[weight] = (weight / step_O1).round() * step_O1.double()
     inputs, weights = (x * (1 / step_X1).float()).round() * step_X1, QUANTIZED_WEIGHTS[weight]
-    result = (inputs @ weights.t() if bias is None else inputs @ weights.t() + bias).float()
+    result: Tensor = (inputs @ weights.t() if bias is None else inputs @ weights.t() + bias).float()
     return result.relu() if relu else result
 
 
