@@ -446,6 +446,24 @@ def test_page_has_a_sentence_for_every_status_and_check() -> None:
     assert {*get_args(Check), *STATUSES_WORST_FIRST} - names == {"ok"}
 
 
+def test_page_has_its_words_in_each_language() -> None:
+    """Each text of the page and of its scripts is in the table, and each translation keeps the values in braces."""
+    static = files("dragoman.serving").joinpath("static")
+    page, script, table = (
+        static.joinpath(name).read_text(encoding="utf-8") for name in ("translate.html", "translate.js", "words.js")
+    )
+    translations = json.loads("{" + table.partition("const WORDS = {")[2].partition("\n};")[0] + "}")
+    used = {text.strip() for text in re.findall(r">([^<>]*[A-Za-z][^<>]*)<", page)}
+    used |= set(re.findall(r'(?:placeholder|title|aria-label)="([^"]+)"', page))
+    used |= set(re.findall(r'words\("([^"]+)"', script + static.joinpath("files.js").read_text(encoding="utf-8")))
+    used |= set(re.findall(r'\w: "([^"]+)"', script.partition("const WARNINGS = {")[2].partition("};")[0]))
+    assert used - {"API"} == set(translations)
+    for english, others in translations.items():
+        assert len(others) == 3
+        for other in others:
+            assert sorted(re.findall(r"\{\w+\}", other)) == sorted(re.findall(r"\{\w+\}", english)), other
+
+
 @pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/v2/translate"])
 def test_error_about_half_of_a_surrogate_is_json(path: str) -> None:
     body = json.loads(HttpError(400, "it is '\ud800'").write_body(path))

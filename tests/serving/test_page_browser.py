@@ -106,6 +106,38 @@ def test_typed_text_is_translated_hovered_and_replaced(open_page: Any) -> None:
     assert (opened.strangers, opened.problems) == ([], [])
 
 
+def test_page_speaks_the_language_of_the_browser(subtests: pytest.Subtests, open_page: Any) -> None:
+    cases = {
+        "de-AT": (
+            "Übersetzen",
+            "39 von 1.048.576 Zeichen",
+            "Sprache erkennen, Deutsch, Englisch",
+            "Text eingeben oder einfügen",
+        ),
+        "fr-FR": (
+            "Traduire",
+            "39 caractères sur 1\u202f048\u202f576",
+            "Détecter la langue, allemand, anglais",
+            "Saisissez ou collez un texte",
+        ),
+        "zh-CN": ("翻译", "39 / 1,048,576 个字符", "检测语言, 德语, 英语", "输入或粘贴文本"),
+        "pl-PL": ("Translate", "39 of 1,048,576 characters", "Detect language, English, German", "Type or paste a text"),
+    }
+    for locale, (title, count, languages, placeholder) in cases.items():
+        with subtests.test(locale=locale):
+            opened = open_page(locale=locale)
+            opened.translate("One day. It costs {x} now.\n\nThird line.")
+            opened.wait_for_output("ONE DAY. IT COSTS {x} NOW.\n\nTHIRD LINE.")
+            assert opened.page.locator("h1").inner_text() == title
+            assert opened.page.locator("#count").inner_text() == count
+            assert ", ".join(sorted(opened.page.locator("#source option").all_inner_texts())) == ", ".join(
+                sorted(languages.split(", "))
+            )
+            assert opened.page.locator("#text").get_attribute("placeholder") == placeholder
+            assert opened.page.evaluate("document.documentElement.lang") == locale.split("-")[0].replace("pl", "en")
+            assert opened.problems == []
+
+
 def test_languages_are_detected_and_swapped(open_page: Any) -> None:
     opened = open_page(color_scheme="dark")
     page = opened.page

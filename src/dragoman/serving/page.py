@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Literal
 
 from fastapi import APIRouter, Response
 
@@ -28,15 +29,10 @@ def build_page_router() -> APIRouter:
         """Return the page."""
         return _answer("translate.html")
 
-    @router.get("/static/translate.js")
-    async def script() -> Response:
-        """Return the script of the page."""
-        return _answer("translate.js")
-
-    @router.get("/static/files.js")
-    async def file_script() -> Response:
-        """Return the script for files."""
-        return _answer("files.js")
+    @router.get("/static/{name}.js")
+    async def script(name: Literal["words", "translate", "files"]) -> Response:
+        """Return a script of the page."""
+        return _answer(f"{name}.js")
 
     @router.get("/static/translate.css")
     async def style() -> Response:

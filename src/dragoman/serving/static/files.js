@@ -22,12 +22,12 @@ function addRow(name) {
   const label = document.createElement("span");
   label.textContent = name;
   const progress = document.createElement("progress");
-  progress.setAttribute("aria-label", `Progress of ${name}`);
+  progress.setAttribute("aria-label", words("Progress of {name}", { name }));
   const note = document.createElement("span");
   const remove = document.createElement("button");
   remove.type = "button";
-  remove.textContent = "Remove";
-  remove.setAttribute("aria-label", `Remove ${name}`);
+  remove.textContent = words("Remove");
+  remove.setAttribute("aria-label", words("Remove {name}", { name }));
   row.append(label, progress, note, remove);
   element("file-list").append(row);
   return { row, label, progress, note, remove, isRemoved: false };
@@ -54,7 +54,7 @@ async function translateFile(file) {
     if (view.isRemoved) await fetch(url, { method: "DELETE" });
     while (!view.isRemoved && job.status !== "done" && job.status !== "error") {
       if (job.total) [view.progress.max, view.progress.value] = [job.total, job.done];
-      view.note.textContent = job.total ? `${job.done} of ${job.total} texts` : "Waiting";
+      view.note.textContent = job.total ? words("{count} of {total} texts", { count: job.done, total: job.total }) : words("Waiting");
       await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
       const next = await fetch(url);
       if (!next.ok) throw new Error(await readError(next));
@@ -65,7 +65,7 @@ async function translateFile(file) {
   } catch (error) {
     if (view.isRemoved) return;
     view.progress.remove();
-    view.note.textContent = error instanceof TypeError ? "The server cannot be reached." : error.message;
+    view.note.textContent = error instanceof TypeError ? words("The server cannot be reached.") : error.message;
     view.note.className = "error";
     announce(`${file.name}: ${view.note.textContent}`);
   }
@@ -75,19 +75,19 @@ function showResult(view, job, url) {
   const link = document.createElement("a");
   link.href = `${url}/content`;
   link.download = job.name;
-  link.textContent = `Download ${job.name}`;
+  link.textContent = words("Download {name}", { name: job.name });
   view.progress.replaceWith(link);
-  const doubtful = job.flagged ? `${job.flagged} of them may be wrong` : "";
-  view.note.textContent = [`${job.total} texts`, doubtful].filter(Boolean).join(", ");
+  const doubtful = job.flagged ? words("{count} of them may be wrong", { count: job.flagged }) : "";
+  view.note.textContent = [words("{count} texts", { count: job.total }), doubtful].filter(Boolean).join(", ");
   if (job.flagged) view.row.append(buildFlaggedList(job.flagged_texts.slice(0, MAX_FLAGGED_SHOWN)));
-  announce(`${job.name} is ready.`);
+  announce(words("{name} is ready.", { name: job.name }));
 }
 
 function buildFlaggedList(texts) {
   const list = document.createElement("ul");
   list.append(...texts.map((item) => {
     const line = document.createElement("li");
-    line.textContent = `${item.flags.map((flag) => WARNINGS[flag] || flag).join(" ")} ${item.source.slice(0, 120)} → ${item.text.slice(0, 120)}`;
+    line.textContent = `${item.flags.map(warn).join(" ")} ${item.source.slice(0, 120)} → ${item.text.slice(0, 120)}`;
     return line;
   }));
   return list;

@@ -24,6 +24,10 @@ function say(message, isError) {
   state.classList.toggle("error", Boolean(isError));
 }
 
+function warn(name) {
+  return name in WARNINGS ? words(WARNINGS[name]) : name;
+}
+
 function fill(select, codes, first) {
   const chosen = select.value;
   select.replaceChildren(...(first ? [new Option(first, "")] : []), ...codes.map((code) => new Option(names[code] || code, code)));
@@ -37,9 +41,9 @@ async function loadLanguages() {
   if (settings.ok) limit = (await settings.json()).charLimit;
   for (const language of await answer.json()) {
     targets[language.code] = language.targets;
-    names[language.code] = language.name;
+    names[language.code] = nameLanguage(language.code, language.name);
   }
-  fill(source, Object.keys(targets).filter((code) => targets[code].length), "Detect language");
+  fill(source, Object.keys(targets).filter((code) => targets[code].length), words("Detect language"));
   fillTargets();
 }
 
@@ -53,14 +57,14 @@ function fillTargets() {
 function showPair() {
   const swap = element("swap");
   swap.disabled = !canSwap();
-  swap.title = swap.disabled ? (source.value ? `No model translates ${names[target.value] || target.value} to ${names[source.value]}` : "Choose the language of the text first") : "Swap languages (Alt+S)";
+  swap.title = swap.disabled ? (source.value ? words("No model translates {from} to {to}", { from: names[target.value] || target.value, to: names[source.value] }) : words("Choose the language of the text first")) : words("Swap languages (Alt+S)");
   showModel();
 }
 
 // Show the model of the chosen languages, and its examples while there is no text.
 function showModel() {
   const model = models.find(({ pairs }) => pairs.some(([from, to]) => to === target.value && (!source.value || from === source.value)));
-  const license = model && model.license ? `license ${model.license}` : "";
+  const license = model && model.license ? words("license {name}", { name: model.license }) : "";
   element("model").textContent = model ? [model.name, model.purpose, model.score, license].filter(Boolean).join(" · ") : "";
   element("examples").replaceChildren(...(model ? model.examples : []).map((example) => {
     const item = document.createElement("li"), choice = document.createElement("button");
@@ -88,14 +92,14 @@ async function readError(answer) {
     const content = await answer.json();
     return content.error.message || content.error;
   } catch {
-    return `The server answered ${answer.status}.`;
+    return words("The server answered {status}.", { status: answer.status });
   }
 }
 
 function schedule() {
   clearTimeout(timer);
   timer = setTimeout(translateNow, WAIT_MILLISECONDS);
-  element("count").textContent = text.value ? `${text.value.length.toLocaleString()} of ${limit.toLocaleString()} characters` : "";
+  element("count").textContent = text.value ? words("{count} of {limit} characters", { count: text.value.length, limit }) : "";
   element("clear").disabled = !text.value;
 }
 
@@ -120,7 +124,7 @@ async function translate() {
     return;
   }
   controller = new AbortController();
-  say("Translating");
+  say(words("Translating"));
   state.classList.add("busy");
   const fields = { texts: [text.value], target: target.value, alternatives: 3, alignment: true };
   if (source.value) fields.source = source.value;
@@ -132,7 +136,7 @@ async function translate() {
     await readEvents(answer.body, number);
   } catch (error) {
     if (error.name === "AbortError") return;
-    say(error instanceof TypeError ? "The server cannot be reached. Your text is still here; try again." : error.message, true);
+    say(error instanceof TypeError ? words("The server cannot be reached. Your text is still here; try again.") : error.message, true);
   } finally {
     if (number === requestNumber) state.classList.remove("busy");
   }
@@ -179,7 +183,7 @@ function showTranslation(data) {
   element("detected").textContent = detected;
   output.dataset.source = data.source;
   const doubtful = data.segments.filter(isDoubtful).length;
-  say(doubtful ? `${doubtful} of ${data.segments.length} sentences may be wrong` : "");
+  say(doubtful ? words("{count} of {total} sentences may be wrong", { count: doubtful, total: data.segments.length }) : "");
 }
 
 function isDoubtful(segment) {
@@ -261,7 +265,7 @@ function wrapWord(linked) {
 function fillDetails(segment) {
   const details = element("details");
   details.dataset.segment = segment.source;
-  const warnings = [segment.status, ...segment.checks].filter((name) => name !== "ok").map((name) => WARNINGS[name] || name);
+  const warnings = [segment.status, ...segment.checks].filter((name) => name !== "ok").map(warn);
   element("warnings").textContent = [...new Set(warnings)].join(" ");
   element("alternatives").replaceChildren();
   const query = new URLSearchParams({ text: segment.source, source: output.dataset.source || source.value, target: target.value });
@@ -324,7 +328,7 @@ element("clear").addEventListener("click", () => { setText(""); text.focus(); })
 element("swap").addEventListener("click", swap);
 element("copy").addEventListener("click", async () => {
   await navigator.clipboard.writeText(translated);
-  say("Copied");
+  say(words("Copied"));
 });
 element("languages").addEventListener("submit", (event) => event.preventDefault());
 document.addEventListener("keydown", (event) => {
@@ -332,4 +336,4 @@ document.addEventListener("keydown", (event) => {
   if (event.altKey && event.key.toLowerCase() === "s") swap();
   if (event.key === "Escape") { element("details").dataset.pinned = ""; element("details").hidden = true; }
 });
-loadLanguages().catch((error) => say(error instanceof TypeError ? "The server cannot be reached." : error.message, true));
+loadLanguages().catch((error) => say(error instanceof TypeError ? words("The server cannot be reached.") : error.message, true));
