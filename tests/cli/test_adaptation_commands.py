@@ -112,6 +112,7 @@ def test_mistakes_are_one_line(subtests: pytest.Subtests, bundle: Path, tmp_path
         (["translate", "{bundle}", "--adapter", "{tmp}/none"], "holds no adapter"),
         (["adapt", "{tmp}/none", "{tmp}/none.tmx"], "none"),
         (["adapt", "{bundle}", "{tmp}/none.tmx"], "none.tmx"),
+        (["adapt", "{bundle}", "training.max_steps=2"], "name a translation memory"),
     ]
     for arguments, message in cases:
         with subtests.test(arguments=arguments, message=message):
@@ -130,7 +131,7 @@ def write_tsv(path: Path, corpus: Path, count: int, *, split: str = "train") -> 
 
 def test_adapt_holds_out_a_tenth(bundle: Path, corpus: Path, tmp_path: Path) -> None:
     file = write_tsv(tmp_path / "own.tsv", corpus, 60)
-    adaptation = prepare_adaptation(bundle, file, tmp_path / "run")
+    adaptation = prepare_adaptation(bundle, [file], tmp_path / "run")
     assert (adaptation.num_training_pairs, adaptation.num_held_out_pairs) == (51, 6)
     sides = {
         name: (tmp_path / "run" / "pairs" / f"{name}.source.txt").read_text(encoding="utf-8")
@@ -141,10 +142,10 @@ def test_adapt_holds_out_a_tenth(bundle: Path, corpus: Path, tmp_path: Path) -> 
     assert sides["validation"].splitlines() == [source for index, source in enumerate(sources) if index % 10 != 5][10::20]
     assert sorted("".join(sides.values()).splitlines()) == sorted(sources)
     modified = (tmp_path / "run" / "pairs" / "train.source.txt").stat().st_mtime_ns
-    prepare_adaptation(bundle, file, tmp_path / "run")
+    prepare_adaptation(bundle, [file], tmp_path / "run")
     assert (tmp_path / "run" / "pairs" / "train.source.txt").stat().st_mtime_ns == modified
-    with raises_code("empty-data", "19 translated pairs", "20 or more"):
-        prepare_adaptation(bundle, write_tsv(tmp_path / "few.tsv", corpus, 19), tmp_path / "few")
+    with raises_code("empty-data", "few.tsv: 19 translated pairs", "20 or more"):
+        prepare_adaptation(bundle, [write_tsv(tmp_path / "few.tsv", corpus, 19)], tmp_path / "few")
 
 
 @pytest.mark.slow
@@ -152,7 +153,8 @@ def test_adapt_writes_a_bundle_and_a_verdict(bundle: Path, corpus: Path, tmp_pat
     file = write_tsv(tmp_path / "own.tsv", corpus, 60)
     general = write_tsv(tmp_path / "general.tsv", corpus, 8, split="test")
     settings = ("--run", tmp_path / "run", "--general", general, "training.max_steps=2", "training.batch_tokens=300")
-    result = run_command("adapt", bundle, file, *settings)
+    (tmp_path / "more.tsv").write_text("more\tmehr\n", encoding="utf-8")
+    result = run_command("adapt", bundle, file, tmp_path / "more.tsv", *settings)
     assert "On the held-out pairs (6 sentences), " in result.output
     assert "On the general text (8 sentences), " in result.output
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
@@ -164,7 +166,7 @@ def test_adapt_writes_a_bundle_and_a_verdict(bundle: Path, corpus: Path, tmp_pat
 def test_adaptation_follows_the_training_of_the_bundle(bundle: Path, bundle_copy: Path, corpus: Path, tmp_path: Path) -> None:
     """The learning rate is a fifth of the bundle's 0.01, or 2e-4 · √(512 / d_model) for a converted model."""
     file = write_tsv(tmp_path / "own.tsv", corpus, 60)
-    recipe = prepare_adaptation(bundle, file, tmp_path / "run").recipe
+    recipe = prepare_adaptation(bundle, [file], tmp_path / "run").recipe
     own = load_bundle(bundle).recipe
     assert recipe.training.peak_lr == pytest.approx(0.01 / 5)
     assert recipe.training.label_smoothing == own.training.label_smoothing
@@ -176,7 +178,7 @@ def test_adaptation_follows_the_training_of_the_bundle(bundle: Path, bundle_copy
         config["metadata"]["origin"] = {"format": "huggingface-marian", "name": "x"}
 
     edit_config(bundle_copy, change)
-    recipe = prepare_adaptation(bundle_copy, file, tmp_path / "converted").recipe
+    recipe = prepare_adaptation(bundle_copy, [file], tmp_path / "converted").recipe
     assert recipe.training.peak_lr == pytest.approx(2e-4 * (512 / 16) ** 0.5)
     assert (recipe.training.label_smoothing, recipe.training.label_smoothing_mode) == (0.0, "exclude_target")
     assert (recipe.data.noise.placeholders, recipe.data.noise.typos) == (0.25, 0.0)

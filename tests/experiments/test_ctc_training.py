@@ -201,6 +201,6 @@ def test_command_is_refused_in_one_line(name: str, run: Path, tmp_path: Path) ->
 def test_adaptation_has_no_regularization_towards_the_bundle(run: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"one {word}\teins {word}\n" for word in map(str, range(40))), encoding="utf-8")
-    adaptation = prepare_adaptation(run / "bundle", pairs, tmp_path / "adapted")
+    adaptation = prepare_adaptation(run / "bundle", [pairs], tmp_path / "adapted")
     assert adaptation.recipe.training.extensions == ()
     assert not adaptation.recipe.model.is_autoregressive

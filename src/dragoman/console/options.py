@@ -339,13 +339,18 @@ def add_languages(decoding: dict[str, Any], source_language: str | None, target_
             decoding[key] = language
 
 
+def split_files_and_settings(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Return files and `key=value` settings. An argument with an equals sign is a setting, unless such a file exists."""
+    settings = [argument for argument in arguments if "=" in argument and not os.path.exists(argument)]
+    return [Path(argument) for argument in arguments if argument not in settings], settings
+
+
 def parse_file_and_settings(arguments: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
-    """Return the input file and the decoding options. An argument with an equals sign is an option, unless such a file exists.
+    """Return the input file and the decoding options.
 
     The file is None if it is `-` or not given. Raises RecipeError for more than one file.
     """
-    settings = [argument for argument in arguments if "=" in argument and not os.path.exists(argument)]
-    files = [Path(argument) for argument in arguments if argument not in settings]
+    files, settings = split_files_and_settings(arguments)
     if len(files) > 1:
         raise RecipeError(f"{files[1]}: is a second file; give one file, and write settings as key=value")
     return (files[0] if files and files[0] != Path("-") else None), parse_decoding_overrides(settings)

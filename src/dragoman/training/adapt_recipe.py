@@ -52,26 +52,25 @@ class Adaptation:
 
 
 def prepare_adaptation(
-    bundle: Path, file: Path, run: Path, *, general: Path | None = None, changes: Sequence[str] = ()
+    bundle: Path, files: Sequence[Path], run: Path, *, general: Path | None = None, changes: Sequence[str] = ()
 ) -> Adaptation:
-    """Return the recipe, and write the pairs of the file into `run`/pairs.
+    """Return the recipe, and write the pairs of the files into `run`/pairs.
 
-    file: pairs in a bilingual format, such as TMX, XLIFF, PO or TSV; untranslated ones are left out
+    files: pairs in bilingual formats, such as TMX, XLIFF, PO or TSV; untranslated ones are left out
     general: pairs of another domain, which are scored before and after
     changes: `section.key=value` settings
 
-    Raises BundleError for a parser, and DataError if the file cannot be read or holds too few pairs.
+    Raises BundleError for a parser, and DataError if a file cannot be read or all hold too few pairs.
     """
     check_bundle(bundle)
     base, _, metadata = read_config(bundle)
     if not base.task.has_text_target:
         raise BundleError(f"{bundle}: is a parser; give the bundle of a translator", code="wrong-task")
-    pairs = _read_translated_pairs(file, base.task)
+    pairs = _read_translated_pairs(files, base.task)
     if len(pairs) < MIN_PAIRS:
-        raise DataError(
-            f"{file}: holds {len(pairs)} translated pairs, but an adaptation needs {MIN_PAIRS} or more; add pairs",
-            code="empty-data",
-        )
+        names = ", ".join(map(str, files))
+        message = f"{names}: {len(pairs)} translated pairs, but an adaptation needs {MIN_PAIRS} or more; add pairs"
+        raise DataError(message, code="empty-data")
     stride = max(HELD_OUT_EVERY, -(-len(pairs) // MAX_HELD_OUT_PAIRS))
     held_out = pairs[stride // 2 :: stride]
     remaining = [pair for index, pair in enumerate(pairs) if index % stride != stride // 2]
@@ -80,10 +79,10 @@ def prepare_adaptation(
     training = [pair for index, pair in enumerate(remaining) if index % validation_stride != validation_stride // 2]
     test_corpora = {HELD_OUT: _write_corpus(run / "pairs", HELD_OUT, held_out)}
     if general is not None:
-        test_corpora[GENERAL] = _write_corpus(run / "pairs", GENERAL, _read_translated_pairs(general, base.task))
+        test_corpora[GENERAL] = _write_corpus(run / "pairs", GENERAL, _read_translated_pairs([general], base.task))
     is_converted = metadata.origin is not None and base.training.init_from is None
     document = {
-        "name": f"{base.name} adapted to {file.name}",
+        "name": f"{base.name} adapted to {files[0].name if len(files) == 1 else f'{len(files)} files'}",
         "run": str(run),
         "preset": "modern",
         "data": {
@@ -146,8 +145,8 @@ def _choose_lr(model: ModelConfig, training: TrainingConfig, *, is_converted: bo
     return own_lr if config.init_from is not None else LR_FRACTION * own_lr
 
 
-def _read_translated_pairs(file: Path, task: TaskConfig) -> list[Pair]:
-    corpus = CorpusConfig.model_validate({"file": str(file)})
+def _read_translated_pairs(files: Sequence[Path], task: TaskConfig) -> list[Pair]:
+    corpus = CorpusConfig.model_validate({"file": [str(file) for file in files]})
     languages = {"source_language": task.source_language, "target_language": task.target_language}
     return [pair for pair in read_pairs(corpus, Path(), **languages) if pair.source.strip() and pair.target.strip()]
 

@@ -7,18 +7,17 @@ from typing import Any
 
 import click
 
-from dragoman.console.options import BUNDLE_TYPE, PATH_TYPE, json_option, overrides_argument
+from dragoman.console.options import BUNDLE_TYPE, PATH_TYPE, json_option, split_files_and_settings, usage_error
 
 
 @click.command()
 @click.argument("bundle", type=BUNDLE_TYPE)
-@click.argument("file", type=PATH_TYPE)
-@overrides_argument
+@click.argument("arguments", nargs=-1, required=True, metavar="FILE... [KEY=VALUE]...")
 @click.option("--run", type=PATH_TYPE, help="Run folder; it will hold the new bundle.  [default: runs/adapted-FILE]")
 @click.option("--general", type=PATH_TYPE, help="Pairs of other text, which the new bundle must still translate well.")
 @json_option()
-def adapt(bundle: Path, file: Path, overrides: tuple[str, ...], run: Path | None, general: Path | None, as_json: bool) -> None:
-    """Fine-tune BUNDLE on the pairs of FILE: a translation memory in TMX, XLIFF, PO, TSV, JSON lines or Parquet.
+def adapt(bundle: Path, arguments: tuple[str, ...], run: Path | None, general: Path | None, as_json: bool) -> None:
+    """Fine-tune BUNDLE on the pairs of each FILE: translation memories in TMX, XLIFF, PO, TSV, JSON lines or Parquet.
 
     Every tenth pair is held out. At the end, the old and the new bundle translate these pairs, and a paired bootstrap
     decides which is better. Another twentieth chooses the best step; if none is better than the start, the new bundle has
@@ -31,9 +30,13 @@ def adapt(bundle: Path, file: Path, overrides: tuple[str, ...], run: Path | None
     from dragoman.training.adapt_recipe import prepare_adaptation
     from dragoman.training.commands.train import run_recipe
 
-    folder = run or Path("runs") / f"adapted-{file.name.split('.')[0]}"
-    adaptation = prepare_adaptation(bundle, file, folder, general=general, changes=overrides)
-    message = f"{file}: {adaptation.num_training_pairs:,} pairs to train on, {adaptation.num_held_out_pairs:,} held out"
+    files, changes = split_files_and_settings(arguments)
+    if not files:
+        raise usage_error("no FILE is given; name a translation memory, such as own.tmx")
+    folder = run or Path("runs") / f"adapted-{files[0].name.split('.')[0]}"
+    adaptation = prepare_adaptation(bundle, files, folder, general=general, changes=changes)
+    names = ", ".join(map(str, files))
+    message = f"{names}: {adaptation.num_training_pairs:,} pairs to train on, {adaptation.num_held_out_pairs:,} held out"
     stderr_console().print(message, style="dim", markup=False)
     report = run_recipe(adaptation.recipe)
     if as_json:
