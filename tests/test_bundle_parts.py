@@ -48,6 +48,7 @@ FULL = BundleMetadata(
     speech=SpeechTokens(
         languages={"en": 4},
         tasks={"transcribe": 5},
+        first_special=4,
         no_timestamps=6,
         first_timestamp=7,
         no_speech=None,

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from dragoman.parsing.parse_result import Parse
     from dragoman.parsing.parser import Parser
     from dragoman.training.run import train
+    from dragoman.transcription.transcriber import Transcriber
+    from dragoman.transcription.transcript import Transcript
 
 __all__ = [
     "AsyncClient",
@@ -40,6 +42,8 @@ __all__ = [
     "Parser",
     "PivotTranslator",
     "Recipe",
+    "Transcriber",
+    "Transcript",
     "Translation",
     "TranslationConstraints",
     "Translator",
@@ -64,6 +68,8 @@ _MODULES = {
     "Parser": "dragoman.parsing.parser",
     "PivotTranslator": "dragoman.inference.pivot",
     "Recipe": "dragoman.config",
+    "Transcriber": "dragoman.transcription.transcriber",
+    "Transcript": "dragoman.transcription.transcript",
     "Translation": "dragoman.inference.translation_result",
     "TranslationConstraints": "dragoman.inference.translation_constraints",
     "Translator": "dragoman.inference.translator",

@@ -77,7 +77,8 @@ class SpeechTokens:
     Attributes:
         languages: token of each language code; empty for a model of one language, whose prompt has no language and no task
         tasks: token of each task: `transcribe`, and `translate` into English
-        no_timestamps: token that begins an output without timestamps; None for a model without them
+        first_special: first token behind those of text
+        no_timestamps: token that begins an output without timestamps
         first_timestamp: token of the start of a window; the token of every 20 ms after it follows
         no_speech: token whose probability tells that nobody speaks; None if the source has none
         suppressed: tokens that no output contains
@@ -89,7 +90,8 @@ class SpeechTokens:
 
     languages: dict[str, int]
     tasks: dict[str, int]
-    no_timestamps: int | None
+    first_special: int
+    no_timestamps: int
     first_timestamp: int
     no_speech: int | None
     suppressed: list[int]

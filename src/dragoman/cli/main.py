@@ -32,6 +32,7 @@ COMMAND_GROUPS = {
             "dragoman.documents.command",
             "Translate files of translators, web pages, subtitles and documents.",
         ),
+        "transcribe": ("dragoman.transcription.command", "Write what is said in recordings, as text or subtitles."),
         "serve": ("dragoman.serving.command", "Serve bundles over HTTP, with a page to translate in."),
         "models": ("dragoman.catalog.command", "List models that are here and models to fetch, such as Firefox's."),
         "convert": ("dragoman.conversion.command", "Convert a model of another toolkit into a bundle."),
@@ -113,6 +114,7 @@ FURTHER_COMMANDS = frozenset(
         "recognize",
         "tree",
         "paper",
+        "transcribe",
     ]
 )
 """Commands that only `dragoman --all` lists."""

@@ -165,7 +165,9 @@ def _read_speech_tokens(
         raise damaged(files.folder, f"has no timestamps behind {NO_TIMESTAMPS}")
     no_speech = next((new_ids[ids[token]] for token in NO_SPEECH if token in ids), None)
     suppressed = {name: _read_ids(generation, name, new_ids) for name in ("suppress_tokens", "begin_suppress_tokens")}
+    first_special = ids[END] + len(SPECIAL_IDS)  # tokens of text stand before the end token in the source
     return SpeechTokens(
+        first_special=first_special,
         languages=languages,
         tasks={task: new_ids[ids[f"<|{task}|>"]] for task in TASKS if languages and f"<|{task}|>" in ids},
         no_timestamps=new_ids[last],

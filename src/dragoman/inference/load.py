@@ -96,7 +96,13 @@ def load(
     }
     bundle_paths = [find_copy(bundle_path) or locate_bundle(bundle_path) for bundle_path in (path, *ensemble_paths)]
     bundles = _read_bundles(bundle_paths)
-    if (task or bundles[0].recipe.task.kind) == "translation":
+    kind = task or bundles[0].recipe.task.kind
+    if kind == "transcription":
+        raise BundleError(
+            f"{path}: is a transcriber of speech; open it with dragoman.Transcriber.load, or use dragoman transcribe",
+            code="wrong-task",
+        )
+    if kind == "translation":
         from dragoman.inference.translator import Translator
 
         translator = Translator.from_bundles(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,8 @@ class OwnSearch(Protocol):
 class InferenceModel:
     """Interface between a search and the models: one model, or an ensemble.
 
-    start: maps source ids (B, S) in NumPy, padded on the right, to the state before the first token
+    start: maps source ids (B, S) in NumPy, padded on the right, or what else the model reads, to the state before the first
+        token
     step: maps the last tokens (N,) and the state to logits (N, V) and the next state
     arrays: library and device of the tokens and the logits
     max_positions: number of tokens that the model has positions for; None if positions never end
@@ -48,7 +49,7 @@ class InferenceModel:
         ids (W,) of that vocabulary, special tokens first. It is None without a shortlist.
     """
 
-    start: Callable[[NDArray[np.int64]], SearchState]
+    start: Callable[[NDArray[Any]], SearchState]
     step: StepFn
     arrays: Arrays
     max_positions: int | None

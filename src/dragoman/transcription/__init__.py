@@ -1,0 +1,1 @@
+"""Transcription: recordings to text with times, by models whose encoder reads log-mel features."""
