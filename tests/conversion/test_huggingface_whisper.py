@@ -66,6 +66,21 @@ def test_encoder_and_logits_are_equal(peer: tuple[Any, Bundle]) -> None:
         np.testing.assert_allclose(step_logits[:, new_ids], expected[:, position], rtol=0, atol=TOLERANCE)
 
 
+@torch.no_grad()
+def test_windows_may_have_more_positions_than_outputs(tmp_path: Path) -> None:
+    """The compiled encoder attends to all 400 positions, although the decoder begins with room for 64 tokens."""
+    model = write_whisper(tmp_path / "source", max_source_positions=400)
+    dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    weights = load_bundle(tmp_path / "bundle").weights
+    assert weights is not None
+    features, new_ids = make_spectrograms(model), list_new_ids(model)
+    start = torch.full((3, 1), model.config.decoder_start_token_id)
+    expected = model(input_features=features, decoder_input_ids=start, use_cache=False).logits[:, 0].numpy()
+    compiled = compile_model(weights, "float32")
+    logits, _ = compiled.step(new_ids[start[:, 0].numpy()], compiled.start(features.numpy()))
+    np.testing.assert_allclose(logits[:, new_ids], expected, rtol=0, atol=TOLERANCE)
+
+
 def test_bundle_declares_its_input(peer: tuple[Any, Bundle]) -> None:
     model, bundle = peer
     config, speech, new_ids = bundle.recipe.model, bundle.metadata.speech, list_new_ids(model)
