@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 WIDTH = 8
 SIZES: dict[str, Any] = {
-    "frontend": "sound", "frontend_width": WIDTH, "append_source_eos": False,
+    "array_frontend": "sound", "frame_width": WIDTH, "append_source_eos": False,
     "max_masked_frames": 0.4, "max_masked_bands": 3, "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32,
     "num_heads": 2, "residual_dropout": 0.0, "embedding_dropout": 0.0,
 }  # fmt: skip
@@ -142,10 +142,10 @@ def test_masks_are_for_training_alone(model: Transformer) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"frontend": "text"}, "is for frontend = 'sound' or 'picture'"),
+        ({"array_frontend": "none"}, "is for array_frontend = 'sound' or 'picture'"),
         ({"append_source_eos": True}, "an array has no end token"),
         ({"position_encoding": "relative"}, "choose sinusoids"),
-        ({"max_masked_bands": 5}, "more than half of frontend_width"),
+        ({"max_masked_bands": 5}, "more than half of frame_width"),
         ({"encoder_mixer": "convolution"}, "layers of another architecture"),
     ],
 )
@@ -192,7 +192,7 @@ def make_tiny_recipe(folder: Path, frontend: str, **changes: Any) -> Recipe:
         "task": {"source_language": "en", "target_language": "en"},
         "data": {"root": str(folder), "max_length": 2000} | {key: {"file": "all.tsv"} for key in ("train", "valid", "test")},
         "tokenizer": {"model_type": "byte", "normalization": "identity", "reserved_tokens": 0},
-        "model": SIZES | {"frontend": frontend},
+        "model": SIZES | {"array_frontend": frontend},
         "training": {
             "precision": "float32", "batch_tokens": 2000, "max_steps": 60, "schedule": "constant", "peak_lr": 5e-3,
             "warmup_steps": 5, "validate_every_steps": 60, "num_validation_translations": 0, "checkpoint_every_steps": 60,
@@ -211,8 +211,8 @@ def test_training_tells_two_classes_apart(frontend: str, tmp_path: Path) -> None
     write_examples(tmp_path, frontend)
     recipe = make_tiny_recipe(tmp_path, frontend)
     runner = CliRunner()
-    keys = [f"model.{key}={SIZES[key]}" for key in ("frontend_width", "max_masked_bands")]
-    arguments = ["read-arrays", "speech-digits", str(tmp_path / "all.list"), *keys, f"model.frontend={frontend}"]
+    keys = [f"model.{key}={SIZES[key]}" for key in ("frame_width", "max_masked_bands")]
+    arguments = ["read-arrays", "speech-digits", str(tmp_path / "all.list"), *keys, f"model.array_frontend={frontend}"]
     result = runner.invoke(cli, [*arguments, "-o", str(tmp_path / "all.tsv")])
     assert result.exit_code == 0, result.output
     report = dragoman.train(recipe)
@@ -231,7 +231,7 @@ def test_speed_changes_length_and_pitch(tmp_path: Path) -> None:
     pytest.importorskip("soxr", reason="soxr is not installed: pip install 'dragoman[speech]'")
     pytest.importorskip("soundfile", reason="soundfile is not installed: pip install 'dragoman[speech]'")
     write_wav(tmp_path / "a.wav", 0.5 * np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000))
-    config = make_config(frontend_width=40, max_masked_bands=0)
+    config = make_config(frame_width=40, max_masked_bands=0)
     frames = {
         speed: np.frombuffer(read_array_text(tmp_path / "a.wav", config, speed=speed).encode(), np.uint8).reshape(-1, 40)
         for speed in (0.8, 1.0, 1.25)
@@ -253,12 +253,12 @@ def test_pictures_become_columns_of_darkness(tmp_path: Path) -> None:
     pixels = np.full((WIDTH, 12), 255, np.uint8)
     pixels[:, 3] = 0
     image.fromarray(pixels).save(tmp_path / "a.png")
-    text = read_array_text(tmp_path / "a.png", make_config(frontend="picture"))
+    text = read_array_text(tmp_path / "a.png", make_config(array_frontend="picture"))
     columns = [text[start : start + WIDTH] for start in range(0, len(text), WIDTH)]
     white, black = chr(ord("!") + round(93 / 2)), "~"  # 0 and 1 on the scale of 94 levels from −1 to 1
     assert columns == [(black if column == 3 else white) * WIDTH for column in range(12)]
     image.new("RGBA", (24, 16)).save(tmp_path / "clear.png")  # transparent is white
-    assert set(read_array_text(tmp_path / "clear.png", make_config(frontend="picture"))) == {white}
+    assert set(read_array_text(tmp_path / "clear.png", make_config(array_frontend="picture"))) == {white}
 
 
 def write_bomb(path: Path) -> None:
@@ -288,7 +288,7 @@ def test_bad_pictures_give_one_line(tmp_path: Path) -> None:
         "none": "there is no such file",
     }.items():
         with pytest.raises(DataError, match=problem) as caught:
-            read_array_text(tmp_path / f"{name}.png", make_config(frontend="picture"))
+            read_array_text(tmp_path / f"{name}.png", make_config(array_frontend="picture"))
         assert str(caught.value).startswith(f"{tmp_path / name}.png: ")
         assert "\n" not in str(caught.value)
 

@@ -22,9 +22,9 @@ LIMITS = {"sound": 4.0, "picture": 1.0}
 class FrontendOptions(ModelExtension):
     """Front end of the encoder other than the embedding of text."""
 
-    frontend: Literal["text", "sound", "picture"] = "text"
-    """Source of the encoder: text, or the arrays of sounds or pictures that `dragoman read-arrays` writes."""
-    frontend_width: Annotated[int, Limits(ge=4, le=200)] = 80
+    array_frontend: Literal["none", "sound", "picture"] = "none"
+    """Arrays that the encoder reads in the place of text: those of sounds or pictures that `dragoman read-arrays` writes."""
+    frame_width: Annotated[int, Limits(ge=4, le=200)] = 80
     """Numbers of a frame: bands of a sound, or height of a picture in pixels."""
     max_masked_frames: Annotated[float, Limits(ge=0.0, le=0.5)] = 0.0
     """Largest share of the frames that each of two masks covers in training (SpecAugment, Park et al. 2019)."""
@@ -33,9 +33,9 @@ class FrontendOptions(ModelExtension):
 
     def check_section(self, section: ModelConfig) -> None:
         """Raise ValueError if another key does not fit to an array."""
-        if self.frontend == "text":
+        if self.array_frontend == "none":
             key = next(iter(self.get_changes()))
-            raise ValueError(f"{key} is for frontend = 'sound' or 'picture': set it, or drop {key}")
+            raise ValueError(f"{key} is for array_frontend = 'sound' or 'picture': set it, or drop {key}")
         other_keys = section.model_dump()
         has_other_stacks = "mixer" in "".join(other_keys) or other_keys.get("decoder") == "ctc"
         for is_invalid, message in (
@@ -44,12 +44,12 @@ class FrontendOptions(ModelExtension):
             (section.position_encoding == "relative", "position_encoding = 'relative': choose sinusoids, learned or none"),
             (section.pointer, "pointer = true: an array has no words; drop it"),
             (
-                self.max_masked_bands > self.frontend_width // 2,
-                "max_masked_bands: is more than half of frontend_width; lower it",
+                self.max_masked_bands > self.frame_width // 2,
+                "max_masked_bands: is more than half of frame_width; lower it",
             ),
         ):
             if is_invalid:
-                raise ValueError(f"frontend = {self.frontend!r} with {message}")
+                raise ValueError(f"array_frontend = {self.array_frontend!r} with {message}")
 
     def check_recipe(self, recipe: Recipe) -> None:
         """Raise ValueError if another section does not fit to an array."""
@@ -61,7 +61,7 @@ class FrontendOptions(ModelExtension):
             (bool(tokenizer.source_prefix) or tokenizer.prepend_bos, "tokenizer.source_prefix or prepend_bos: drop it"),
         ):
             if is_invalid:
-                raise ValueError(f"model.frontend = {self.frontend!r} with {message}")
+                raise ValueError(f"model.array_frontend = {self.array_frontend!r} with {message}")
 
     def count_cross_attentions(self, config: ModelConfig) -> int:
         """Return 0, because output tokens attend to vectors of the front end and not to source tokens."""
@@ -74,7 +74,7 @@ class FrontendOptions(ModelExtension):
         """
         from dragoman.experiments.frontends.model import NUM_CHANNELS
 
-        numbers_per_vector = 4 * self.frontend_width
+        numbers_per_vector = 4 * self.frame_width
         convolutions = NUM_CHANNELS * 9 // 4 + NUM_CHANNELS**2 * 9 // 16 + NUM_CHANNELS * config.d_model // 16
         excess = config.encoder_layers * (macs.feed_forward - macs.feed_forward // numbers_per_vector)
         return replace(
@@ -93,8 +93,8 @@ class FrontendOptions(ModelExtension):
             encoder = parts.encoder(parts_, config, embedding)
             frontend = ConvolutionFrontend(
                 d_model=config.d_model,
-                width=self.frontend_width,
-                limit=LIMITS[self.frontend],
+                width=self.frame_width,
+                limit=LIMITS[self.array_frontend],
                 max_masked_frames=self.max_masked_frames,
                 max_masked_bands=self.max_masked_bands,
             )
@@ -106,6 +106,6 @@ class FrontendOptions(ModelExtension):
         ) -> ArrayDecoder:
             decoder = parts.decoder(parts_, config, embedding, pointer)
             stack = {"layers": list(decoder.layers), "norm": decoder.norm, "window": decoder.window}
-            return ArrayDecoder(width=self.frontend_width, embedding=embedding, **stack)
+            return ArrayDecoder(width=self.frame_width, embedding=embedding, **stack)
 
         return replace(parts, encoder=build_encoder, decoder=build_decoder)

@@ -30,10 +30,12 @@ def read_array_text(path: Path, config: ModelConfig, *, speed: float = 1.0) -> s
     Raises DataError for a file that cannot be used, and BundleError for a model of text.
     """
     options = config.get_extension(FrontendOptions)
-    if options.frontend not in READERS:
-        raise BundleError("model.frontend = 'text': the model reads lines of text; use dragoman translate", code="wrong-task")
-    frames_TF = READERS[options.frontend](path, options.frontend_width, speed)
-    return write_array_text(frames_TF, LIMITS[options.frontend])
+    if options.array_frontend not in READERS:
+        raise BundleError(
+            "model.array_frontend = 'none': the model reads lines of text; use dragoman translate", code="wrong-task"
+        )
+    frames_TF = READERS[options.array_frontend](path, options.frame_width, speed)
+    return write_array_text(frames_TF, LIMITS[options.array_frontend])
 
 
 def read_sound_frames(path: Path, width: int, speed: float) -> NDArray[np.float32]:
