@@ -1,4 +1,4 @@
-"""Measurements of claims that take seconds. Each returns the effect in words, and whether the claim holds."""
+"""Measurements of claims that take seconds or a minute. Each returns the effect in words, and whether the claim holds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from dragoman.model.attention import Attention, explicit_attention
 from dragoman.model.factory import build_model
 from dragoman.model.layers import FeedForward
 from dragoman.paper.claims import ClaimResult
+from dragoman.paper.demonstrations.averaging import measure_averaging
+from dragoman.paper.demonstrations.extrapolation import measure_copying
 from dragoman.paper.demonstrations.layer_costs import (
     RECURRENT_WIDTH,
     compare_additive,
     compare_recurrent,
     compare_separable,
 )
+from dragoman.paper.demonstrations.long_range import DISTANCES, measure_recall
 from dragoman.paper.flop_counter import count_operations, count_sequential_matmuls, find_path_length
 from dragoman.paper.relative_positions import measure_offsets
 from dragoman.paper.scaling import measure_scaling
@@ -151,6 +154,38 @@ def measure_separable() -> ClaimResult:
     return ClaimResult(effect, max(ratios) / min(ratios) < 4.0)
 
 
+def measure_extrapolation() -> ClaimResult:
+    """Return how well sinusoids and learned positions copy symbols at positions beyond those of training."""
+    accuracies = {
+        (result.encoding, result.length): result.new_accuracy for result in measure_copying() if result.new_accuracy is not None
+    }
+    lengths = [length for encoding, length in accuracies if encoding == "learned"]
+    texts = [
+        f"{accuracies['interleaved', length]} and {accuracies['learned', length]} at n {length}"
+        for length in (lengths[0], lengths[-1])
+    ]
+    nearest = accuracies["interleaved", lengths[0]]
+    effect = f"accuracy at new positions with sinusoids and with learned positions: {', '.join(texts)}"
+    return ClaimResult(effect, nearest.mean - nearest.half_width > 0.5)
+
+
+def measure_long_range() -> ClaimResult:
+    """Return the accuracy of each kind of layer at the longest distance."""
+    results = measure_recall()
+    longest = {result.kind: result.accuracy for result in results if result.distance == max(DISTANCES)}
+    effect = f"accuracy at n {max(DISTANCES)}: " + ", ".join(f"{kind} {accuracy}" for kind, accuracy in longest.items())
+    attention, *others = (longest[kind] for kind in ("self-attention", "recurrent (LSTM)", "convolution"))
+    return ClaimResult(effect, all(attention.mean - attention.half_width > other.mean + other.half_width for other in others))
+
+
+def measure_checkpoint_mean() -> ClaimResult:
+    """Return the losses of the last checkpoint and of the mean of the last five, while the loss falls and later."""
+    results = measure_averaging()
+    texts = [f"{result.mean} and {result.last} after {result.step} steps, gain {result.gain}" for result in results]
+    effect = f"nats per symbol of the mean and of the last checkpoint: {'; '.join(texts)}"
+    return ClaimResult(effect, results[-1].gain.mean > results[-1].gain.half_width)
+
+
 def measure_schedule() -> ClaimResult:
     """Return rates of equation 3."""
     training = make_recipe({"preset": "paper", "size": "base"}).training
@@ -190,6 +225,9 @@ MEASURES: Mapping[str, Callable[[], ClaimResult]] = {
     "paths": measure_paths,
     "recurrent": measure_recurrent,
     "separable": measure_separable,
+    "extrapolation": measure_extrapolation,
+    "long_range": measure_long_range,
+    "checkpoint_mean": measure_checkpoint_mean,
     "schedule": measure_schedule,
     "parameters": measure_parameters,
 }

@@ -16,14 +16,14 @@ COLORS = {"holds": "green", "reversed": "red", "undecided": "yellow", "not run":
 
 
 @click.command()
-@click.option("--run", is_flag=True, help="Measure the claims again that take seconds, and leave out the others.")
+@click.option("--run", is_flag=True, help="Measure the claims again that take up to a minute, and leave out the others.")
 @output_path_option("Draw the claims as an SVG to this file.")
 @overwrite_option()
 @json_option()
 def claims(run: bool, output: Path | None, overwrite: bool, as_json: bool) -> None:
     """List the claims of sections 3 to 7, each with its measured effect, its scale and a verdict.
 
-    The results are those of the commands that each claim names. --run needs the extra train, and takes half a minute.
+    The results are those of the commands that each claim names. --run needs the extra train, and takes some three minutes.
 
     \b
     Example:  dragoman paper claims

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from dragoman.console.options import (
+    PATH_TYPE,
     SuggestingGroup,
+    bundle_argument,
     check_output_paths,
     json_option,
     output_path_option,
@@ -40,6 +42,14 @@ DEMO_COMMANDS = {
     "recurrent": DemoCommand("layer_costs", "show_recurrent", "Compare self-attention with an LSTM as n crosses d (4)."),
     "separable": DemoCommand(
         "layer_costs", "show_separable", "Compare a separable convolution of k = n with self-attention (4)."
+    ),
+    "extrapolation": DemoCommand(
+        "extrapolation",
+        "show_extrapolation",
+        "Copy longer sequences than in training, with sinusoids and learned positions (3.5).",
+    ),
+    "long-range": DemoCommand(
+        "long_range", "show_recall", "Remember a symbol over growing distances, by attention, an LSTM and convolutions (4)."
     ),
 }
 
@@ -71,7 +81,8 @@ def show_demonstration(run: Callable[[], Demonstration], output: Path | None, *,
         return
     rows = [[_format_cell(cell) for cell in row] for row in demonstration.rows]
     print_table(demonstration.title, demonstration.header, rows)
-    click.echo(demonstration.lesson)
+    for sentence in (*demonstration.notes, demonstration.lesson):
+        click.echo(sentence)
 
 
 def _format_cell(cell: str | int | float) -> str:
@@ -92,3 +103,32 @@ def _add_command(name: str, entry: DemoCommand) -> None:
 
 for _name, _entry in DEMO_COMMANDS.items():
     _add_command(_name, _entry)
+
+
+@demo.command()
+@bundle_argument
+@click.option(
+    "--trees", type=PATH_TYPE, required=True, help="Trees in brackets of English sentences, for the syntactic parents."
+)
+@click.option("--pairs", type=PATH_TYPE, help="Sentence pairs, such as a .tsv file, for the loss without each head.")
+@output_path_option("Draw the picture as an SVG to this file.")
+@overwrite_option()
+@json_option()
+def heads(bundle: Path, trees: Path, pairs: Path | None, output: Path | None, overwrite: bool, as_json: bool) -> None:
+    """Show what each head of the encoder of BUNDLE does, and what the model loses without it (4).
+
+    A head is scored by where its largest weight goes: to the previous word, the next word, or the syntactic parent. The best
+    head for the parents of a class of words competes with the best fixed distance, on sentences that did not choose them.
+
+    \b
+    Example:  dragoman paper demo heads en-de --trees dev.tsv.gz --pairs test.tsv.gz -o heads.svg
+    """
+    from dragoman.inference.load import load
+    from dragoman.paper.demonstrations.attention_heads import show_heads
+
+    check_output_paths(output, overwrite=overwrite, input_paths=[path for path in (bundle, trees, pairs) if path is not None])
+
+    def run() -> Demonstration:
+        return show_heads(load(bundle, task="translation"), trees, pairs)
+
+    show_demonstration(run, output, overwrite=overwrite, as_json=as_json)
