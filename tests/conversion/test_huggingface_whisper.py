@@ -133,6 +133,11 @@ def test_unnamed_timestamps_are_converted(tmp_path: Path) -> None:
         ("generation_config.json", lambda document: document.update(begin_suppress_tokens="no"), "begin_suppress_tokens"),
         ("preprocessor_config.json", lambda document: document.update(hop_length=80), "hop_length"),
         ("tokenizer.json", lambda document: document["added_tokens"].pop(-52), "no token"),
+        (
+            "tokenizer.json",
+            lambda document: document["added_tokens"][-56].update(content="<|sing|>"),
+            "no token <|transcribe|>",
+        ),
     ],
 )
 def test_false_settings_raise(file_name: str, change: Callable[[Any], object], name: str, tmp_path: Path) -> None:

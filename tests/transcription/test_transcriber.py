@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import wave
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,14 @@ def test_long_recordings_are_read_by_windows(transcriber: Transcriber) -> None:
     assert starts == sorted(starts)
     assert len(starts) >= 3
     assert all(0 <= segment.start <= segment.end <= 3.4 for segment in transcript.segments)
+
+
+@pytest.mark.parametrize("change", [{"suppressed": [10**6]}, {"tasks": {}}, {"first_timestamp": -1}])
+def test_tokens_that_do_not_fit_raise(change: dict[str, Any], transcriber: Transcriber) -> None:
+    bundle = transcriber.bundle
+    speech = replace(transcriber.tokens, **change)
+    with pytest.raises(dragoman.DragomanError, match="convert the model again"):
+        Transcriber.from_bundle(replace(bundle, metadata=replace(bundle.metadata, speech=speech)))
 
 
 def test_load_names_the_class(bundle: Path) -> None:

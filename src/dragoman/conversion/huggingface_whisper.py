@@ -158,8 +158,9 @@ def _read_speech_tokens(
     if generation.boolean("is_multilingual", has_languages):
         rows = sorted((row, match[1]) for token, row in ids.items() if (match := LANGUAGE_TOKEN.fullmatch(token)))
         languages = {language: new_ids[row] for row, language in rows}
-    if NO_TIMESTAMPS not in ids:
-        raise damaged(files.folder, f"has no token {NO_TIMESTAMPS}")
+    for token in (NO_TIMESTAMPS, *(f"<|{task}|>" for task in TASKS[: bool(languages)])):
+        if token not in ids:
+            raise damaged(files.folder, f"has no token {token}")
     last = ids[NO_TIMESTAMPS]
     if last + 1 == len(order.rows) - 2:  # two special tokens have no row
         raise damaged(files.folder, f"has no timestamps behind {NO_TIMESTAMPS}")

@@ -10,7 +10,7 @@ from typing import IO, Any, Literal, Self, Unpack, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.bundle import Bundle, load_bundle
+from dragoman.bundle import Bundle, SpeechTokens, load_bundle
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import BundleError, DataError
 from dragoman.frontends.log_mel import LogMel, pad_samples
@@ -35,9 +35,9 @@ class Transcriber:
 
     def __init__(self, session: InferenceSession) -> None:
         bundle = session.bundle
-        if bundle.metadata.speech is None:
+        if bundle.metadata.speech is None or not _are_known(bundle.metadata.speech, len(bundle.tokenizer.target)):
             raise BundleError(
-                f"{bundle.recipe.name}: states no tokens of languages and timestamps; convert the model again",
+                f"{bundle.recipe.name}: states no tokens of languages, tasks and timestamps that fit; convert the model again",
                 code="bundle-mismatch",
             )
         self.session, self.bundle, self.tokens = session, bundle, bundle.metadata.speech
@@ -200,6 +200,13 @@ class _SampleQueue:
     def skip(self, count: int) -> None:
         self.buffer_N = self.buffer_N[count:]
         self.position += count
+
+
+def _are_known(tokens: SpeechTokens, vocab_size: int) -> bool:
+    """Return whether a vocabulary has all tokens, and a model of many languages a token for transcription."""
+    ids = [*tokens.languages.values(), *tokens.tasks.values(), *tokens.suppressed, *tokens.suppressed_first]
+    ids += [tokens.first_special, tokens.no_timestamps, tokens.first_timestamp, tokens.no_speech or 0]
+    return all(0 <= token < vocab_size for token in ids) and ("transcribe" in tokens.tasks or not tokens.languages)
 
 
 def _check_samples(samples_N: NDArray[Any], name: str) -> NDArray[np.float32]:
