@@ -1,6 +1,7 @@
 """Process that translates one sentence: `probe.py dragoman|ctranslate2|command MODEL`, with the text as input.
 
-It prints a line of JSON: seconds since the time in the environment variable START, and the peak of its memory in MiB.
+It prints a line of JSON: seconds since the time in the environment variable START, processor seconds, and the peak of its
+memory in MiB.
 """
 
 import json
@@ -47,5 +48,8 @@ if __name__ == "__main__":
     seconds = time.time() - float(os.environ["START"])
     with open("/proc/self/status", encoding="ascii") as status:
         own_peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-    peak = max(own_peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024
-    print(json.dumps({"seconds": seconds, "peak": peak, "translation": translation}))
+    own, child = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    is_command = sys.argv[1] == "command"
+    processor_seconds = sum(usage.ru_utime + usage.ru_stime for usage in ((child,) if is_command else (own, child)))
+    result = {"seconds": seconds, "processor_seconds": processor_seconds, "peak": max(own_peak, child.ru_maxrss) / 1024}
+    print(json.dumps({**result, "translation": translation}))
