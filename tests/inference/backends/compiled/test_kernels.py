@@ -42,7 +42,15 @@ from dragoman.inference.backends.compiled.model import (
 )
 from dragoman.inference.backends.compiled.pack import compile_model, compute_head_layout
 from dragoman.inference.backends.compiled.state import WorkspaceMemory
-from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightLoader, WeightPacker, pack_int8_weights
+from dragoman.inference.backends.compiled.threads import limit_threads, run_with_each
+from dragoman.inference.backends.compiled.weights import (
+    MIN_THREADED_BYTES,
+    CompiledPrecision,
+    Int8Rows,
+    WeightLoader,
+    WeightPacker,
+    pack_int8_weights,
+)
 from dragoman.inference.backends.device import choose_fastest_precision
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
 from dragoman.inference.backends.trained_model import TrainedModel
@@ -335,6 +343,32 @@ def test_packed_weights_follow_the_definition(subtests: pytest.Subtests) -> None
                     (kernel_compiler.instruction_set.dot_inputs, epilogue), 0
                 )
                 assert torch.equal(compensation_LO, (padded_OI.sum(1, dtype=torch.int32) * offset).expand(2, -1))
+
+
+def test_threads_pack_the_same_bytes() -> None:
+    random = np.random.default_rng(0)
+    steps_O, factors_O = random.random((2, 700), np.float32) + np.float32(0.1)
+    weights = random.integers(-127, 128, (5, 700, 1280), np.int8)
+    assert weights.size >= MIN_THREADED_BYTES
+    loaders = [WeightLoader.from_matrix(Int8Rows(int8_OI, steps_O, factors_O)) for int8_OI in weights]
+    packed = []
+    for num_threads in (1, 2):
+        with limit_threads(num_threads):
+            packed.append(pack_int8_weights(loaders, [None] * len(loaders), STORE))
+    assert all(np.array_equal(alone, shared) for alone, shared in zip(*packed, strict=True))
+
+
+def test_error_of_an_item_is_raised() -> None:
+    done: list[int] = []
+
+    def refuse_three(item: int) -> None:
+        if item == 3:
+            raise ValueError("three")
+        done.append(item)
+
+    with pytest.raises(ValueError, match="three"):
+        run_with_each(refuse_three, range(9), 2)
+    assert {0, 1, 2} <= set(done)
 
 
 # Numba compiles the products for ten seconds. The logits above are those of the products that the build has compiled.

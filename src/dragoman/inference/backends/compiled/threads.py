@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -25,6 +25,7 @@ from dragoman.platform_features import get_c_function
 from dragoman.runtime.processes import count_cores
 from dragoman.runtime.thread_count import get_num_threads
 
+ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
@@ -181,6 +182,23 @@ def run_all(
     if errors:
         raise min(errors, key=lambda raised_error: isinstance(raised_error, Canceled))
     return [first_result, *(future.result() for future in futures)]
+
+
+def run_with_each(task: Callable[[ItemT], None], items: Iterable[ItemT], max_threads: int) -> None:
+    """Run a task with each item, in this thread and in those of the pool that are idle. Items are made one after the other."""
+    iterator, lock = iter(items), Lock()
+
+    def run() -> None:
+        while True:
+            with lock:
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            task(item)
+
+    with POOL.borrow(max_threads - 1) as workers:
+        run_all([run] * (len(workers) + 1), workers, lambda: None)
 
 
 def _run_or_cancel(task: Callable[[], ResultT], cancel: Callable[[], None]) -> ResultT:

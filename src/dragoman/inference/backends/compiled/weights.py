@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -23,12 +24,16 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     VECTOR_BYTES,
     LinearWeights,
 )
+from dragoman.inference.backends.compiled.threads import get_thread_limit, run_with_each
 from dragoman.model_weights import ModelWeights
 from dragoman.runtime.shared_weights import share_array
 
 VNNI_GROUP = 4
 # Rows that are converted at once, so that temporary copies stay small.
 BLOCK_ROWS = 256
+# Size of the packed weights of a product from which several threads pack integers. With less, threads wait for Python's lock.
+# Several threads that load floats take too much memory.
+MIN_THREADED_BYTES = 2**22
 CompiledPrecision = Literal["int8", "float32"]
 
 
@@ -200,18 +205,25 @@ def pack_int8_weights(
     instruction_set = get_instruction_set()
     assert instruction_set is not None
     input_offset = instruction_set.get_input_offset(nonnegative=epilogue == ADD_RESIDUAL_U8)
-    for layer, weight in enumerate(weights):
-        for rows, block in weight.iter_blocks():
-            matrix_RI = block.int8_OI if isinstance(block, Int8Rows) else np.asarray(block, np.float32)
-            multipliers = (block.steps_O, block.factors_O) if isinstance(block, Int8Rows) else ()
-            contiguous_RI = np.ascontiguousarray(pad_axis(matrix_RI, num_inputs))
-            outputs = int8_LPQ[layer, rows.start // LANES], scale_LO[layer, rows], compensation_LO[layer, rows]
-            pack_weights(
-                get_address(contiguous_RI),
-                *(map(get_address, multipliers) if multipliers else (0, 0)),
-                len(contiguous_RI),
-                num_inputs,
-                *map(get_address, outputs),
-                input_offset,
-            )
+
+    def pack_block(item: tuple[int, slice, Matrix]) -> None:
+        layer, rows, block = item
+        matrix_RI = block.int8_OI if isinstance(block, Int8Rows) else np.asarray(block, np.float32)
+        multipliers = (block.steps_O, block.factors_O) if isinstance(block, Int8Rows) else ()
+        contiguous_RI = np.ascontiguousarray(pad_axis(matrix_RI, num_inputs))
+        outputs = int8_LPQ[layer, rows.start // LANES], scale_LO[layer, rows], compensation_LO[layer, rows]
+        pack_weights(
+            get_address(contiguous_RI),
+            *(map(get_address, multipliers) if multipliers else (0, 0)),
+            len(contiguous_RI),
+            num_inputs,
+            *map(get_address, outputs),
+            input_offset,
+        )
+
+    # Each block has rows of its own, so the order of the blocks changes nothing.
+    blocks = ((layer, rows, block) for layer, weight in enumerate(weights) for rows, block in weight.iter_blocks())
+    first = next(blocks)
+    is_threaded = isinstance(first[-1], Int8Rows) and int8_LPQ.nbytes >= MIN_THREADED_BYTES
+    run_with_each(pack_block, chain([first], blocks), get_thread_limit() if is_threaded else 1)
     return int8_LPQ, scale_LO, _pad_biases(biases, num_outputs), compensation_LO
