@@ -217,8 +217,8 @@ class Bundle:
 
     @property
     def weights(self) -> ModelWeights | None:
-        """Weights of a model with the paper's layers; None for an architecture that PyTorch computes."""
-        if self.recipe.model.find_unusual_layers():
+        """Weights of a model that the compiled back end computes; None for an architecture that only PyTorch computes."""
+        if self.recipe.model.find_torch_layers():
             return None
         word_id = None if self.recipe.task.has_text_target else WORD_ID
         return ModelWeights(self.recipe.model, self.arrays, word_id=word_id, release=self.release)
@@ -408,9 +408,9 @@ def _list_shapes(
             code="bundle-mismatch",
         )
     sizes = dict(zip(("source_vocab_size", "target_vocab_size"), vocabulary, strict=True))
-    if not config.find_unusual_layers():
+    if not config.find_torch_layers():
         return list_shapes(config, **sizes, has_words=not task.has_text_target, tagging=task.has_tagging_head)
-    with naming_missing_library(f"{location}: a model with {config.find_unusual_layers()[0]}"):
+    with naming_missing_library(f"{location}: a model with {config.find_torch_layers()[0]}"):
         from dragoman.model.weights import list_model_shapes  # an architecture of PyTorch says its shapes itself
     word_id = None if task.has_text_target else WORD_ID
     try:

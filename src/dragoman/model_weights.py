@@ -40,7 +40,7 @@ CHECK_CHUNK_SIZE = 2**22
 class ModelWeights:
     """Weights of a Transformer with the paper's layers, and the settings that say how to compute with them.
 
-    config: section `model` of the recipe, without an architecture of a hook
+    config: section `model` of the recipe, without an architecture of a hook except `config.compiled_extension`
     arrays: each parameter and each word table once, in float32; see `list_shapes`. They must not change
     padding_id: token whose embedding is zero
     word_id: target token that stands for a source word; None in other models than parsers
@@ -215,7 +215,7 @@ def _is_finite(array: NDArray[Any], release: Callable[[], None]) -> bool:
 def list_shapes(
     config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int, has_words: bool = False, tagging: bool = False
 ) -> dict[str, Shape]:
-    """Return the names and shapes of the weights of a Transformer with the paper's layers.
+    """Return the names and shapes of the weights of a Transformer with the paper's layers, or those of a compiled extension.
 
     They are those of `dragoman.model.transformer.Transformer`: each parameter once, under its first name.
     has_words: a parser's tables of words and, with `config.pointer`, its pointer
@@ -267,7 +267,8 @@ def list_shapes(
             shapes |= _list_linear_shapes("decoder.pointer.projection", width, width)
         if tagging:
             shapes |= _list_linear_shapes("tagger.projection", width, target_vocab_size)
-    return shapes
+    extension = config.compiled_extension
+    return shapes if extension is None else dict(extension.list_shapes(config, shapes))
 
 
 def _list_attention_shapes(config: ModelConfig, name: str) -> dict[str, Shape]:

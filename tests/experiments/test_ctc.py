@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -111,13 +112,12 @@ def test_padding_and_batch_do_not_change_outputs(changes: dict[str, Any]) -> Non
     model = build(**changes).eval()
     sources = [[4, 5, 6, 7, 4, END], [5, END], [6, 7, 5, END]]
     padded_BS = torch.nn.functional.pad(collate(sources, [[4]] * 3, start_id=BEGIN).source_BS, (0, 5))
-    tokens_BF, log_probs_BF, num_frames_B = predict_frames(model, padded_BS, [BEGIN, END])
-    assert num_frames_B.tolist() == [12, 4, 8]
-    for row, source in enumerate(sources):
-        length = 2 * len(source)
-        tokens_1F, log_probs_1F, _ = predict_frames(model, torch.tensor([source]), [BEGIN, END])
-        assert tokens_BF[row, :length].tolist() == tokens_1F[0].tolist()
-        torch.testing.assert_close(log_probs_BF[row, :length], log_probs_1F[0])
+    predictions = predict_frames(model, padded_BS.numpy(), [BEGIN, END], 3)
+    assert [len(prediction.tokens) for prediction in predictions] == [12, 4, 8]
+    for prediction, source in zip(predictions, sources, strict=True):
+        (alone,) = predict_frames(model, np.array([source]), [BEGIN, END], 3)
+        assert prediction.tokens == alone.tokens
+        np.testing.assert_allclose(prediction.log_probs, alone.log_probs, rtol=1e-4, atol=1e-6)
 
 
 @torch.no_grad()
@@ -126,9 +126,9 @@ def test_predictions_leave_out_suppressed_tokens() -> None:
     source_BS = torch.tensor([[4, 5, END]])
     logits_FV = model.compute_logits(compute_frame_outputs(model, source_BS))[0]
     suppressed = [token for token in range(VOCAB_SIZE) if token != 5]
-    tokens_BF, log_probs_BF, _ = predict_frames(model, source_BS, suppressed)
-    assert tokens_BF.tolist() == [[5] * 6]
-    torch.testing.assert_close(log_probs_BF[0], logits_FV.log_softmax(-1)[:, 5])
+    (prediction,) = predict_frames(model, source_BS.numpy(), suppressed, 1)
+    assert prediction.tokens == [[5]] * 6
+    np.testing.assert_allclose(prediction.log_probs, logits_FV.log_softmax(-1)[:, 5:6], rtol=1e-5)
 
 
 def merge(tokens: list[int], *, max_length: int = 99, window: int = 0) -> Any:
@@ -174,8 +174,8 @@ def test_model_learns_to_copy() -> None:
         optimizer.zero_grad()
     rows, batch = make_batch(100)
     with torch.no_grad():
-        tokens_BF, _, num_frames_B = predict_frames(model.eval(), batch.source_BS, [BEGIN, END])
-    outputs = [merge(tokens_BF[row, :length].tolist()).tokens for row, length in enumerate(num_frames_B.tolist())]
+        predictions = predict_frames(model.eval(), batch.source_BS.numpy(), [BEGIN, END], 1)
+    outputs = [merge([token for (token,) in prediction.tokens]).tokens for prediction in predictions]
     assert sum(list(output) == row for output, row in zip(outputs, rows, strict=True)) >= 95
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,11 @@ from safetensors.torch import load_file
 import dragoman
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
-from dragoman.errors import BundleError, DeviceError, DragomanError, RecipeError
+from dragoman.errors import BundleError, DragomanError, RecipeError
 from dragoman.export.ctranslate2 import export_ctranslate2
 from dragoman.export.huggingface import export_huggingface
 from dragoman.export.onnx import export_onnx
+from dragoman.inference.backends.compiled.cpu_features import get_instruction_set
 from dragoman.inference.explain.explain_translation import explain
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translator import Translator
@@ -39,9 +42,7 @@ def run(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def translator(run: Path) -> Translator:
-    loaded = dragoman.load(run / "bundle", task="translation")
-    assert loaded.precision == "float32"
-    return loaded
+    return dragoman.load(run / "bundle", task="translation", precision="float32")
 
 
 def test_run_counts_targets_that_do_not_fit(run: Path) -> None:
@@ -107,8 +108,32 @@ def test_commands_translate_and_evaluate(run: Path, corpus: Path, tmp_path: Path
     assert "BLEU" in result.stdout
 
 
+WITHOUT_PYTORCH = """
+import sys
+sys.modules["torch"] = None  # an import raises ImportError
+from dragoman.cli.main import main
+main()
+"""
+
+
+@pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
+def test_bundle_translates_without_pytorch(run: Path) -> None:
+    for options in (["method=greedy"], ["method=beam", "beam_size=3"], ["--precision", "float32"]):
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT_PYTORCH, "translate", str(run / "bundle"), *options],
+            input="one red two\nbig\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode in (0, 3), done.stdout.count("\n")) == (True, 2), done.stderr
+    model = dragoman.load(run / "bundle", task="translation")
+    assert model.precision == "int8"
+    assert len(model.translate(["one red two"], method="beam", beam_size=3, nbest=3)[0].alternatives) == 2
+
+
 BAD_RECIPES = {
-    "decoding.method=beam": "set method = 'greedy'",
+    "decoding.method=sample": "set method = 'greedy' or 'beam'",
     "decoding.no_repeat_ngram_size=3": "no_repeat_ngram_size",
     "decoding.min_length=2": "min_length",
     "decoding.repetition_penalty=1.2": "repetition_penalty",
@@ -117,7 +142,9 @@ BAD_RECIPES = {
     "training.r_drop_alpha=1": "r_drop_alpha",
     "training.guided_alignment_weight=0.1": "guided_alignment_weight",
     "model.decoder_mixer=recurrent": "self-attention",
+    "model.decoder_autoregression=ssru": "self-attention",
     "model.position_encoding=learned": "more positions than its source",
+    "model.position_encoding=relative": "for earlier positions only",
     "model.tie_embeddings=none": "set 'all' or 'decoder'",
 }
 
@@ -141,7 +168,6 @@ def test_recipe_refuses_upsampling_without_ctc(tiny: Any, tmp_path: Path) -> Non
 
 Refusal = tuple[Callable[[Translator, Path, Path], object], type[DragomanError], str]
 REFUSALS: dict[str, Refusal] = {
-    "beam": (lambda model, *_: model.translate(["big"], method="beam"), RecipeError, "set method = 'greedy'"),
     "sampling": (lambda model, *_: model.translate(["big"], method="sample"), RecipeError, "set method = 'greedy'"),
     "constraints": (
         lambda model, *_: model.translate(["big"], constraints=[TranslationConstraints(include=("gross",))]),
@@ -153,14 +179,18 @@ REFUSALS: dict[str, Refusal] = {
         BundleError,
         "constraints: needs",
     ),
-    "alternatives": (lambda model, *_: model.list_alternatives("big"), RecipeError, "set method = 'greedy'"),
+    "groups": (
+        lambda model, *_: model.translate(["big"], method="beam", beam_size=4, num_beam_groups=2),
+        RecipeError,
+        "has no groups",
+    ),
+    "alternatives": (lambda model, *_: model.list_alternatives("big"), RecipeError, "has no groups"),
     "attention": (lambda model, *_: model.translate(["big"], attention=True), BundleError, "attention: needs"),
     "confidence": (lambda model, *_: model.translate(["big"], confidence=True), BundleError, "confidence: needs"),
     "alignment": (lambda model, *_: model.align(["big"], ["gross"]), BundleError, "an alignment: needs"),
     "score": (lambda model, *_: model.score(["big"], ["gross"]), BundleError, "the score of a given target: needs"),
     "explain": (lambda model, *_: explain(model, "big"), BundleError, "explain: needs"),
     "ensemble": (lambda _, bundle, __: dragoman.load(bundle, bundle), BundleError, "translate with it alone"),
-    "int8": (lambda _, bundle, __: dragoman.load(bundle, precision="int8"), DeviceError, "leave precision out"),
     "onnx": (lambda _, bundle, out: export_onnx(load_bundle(bundle), out), BundleError, "layers of the Transformer"),
     "ctranslate2": (lambda _, bundle, out: export_ctranslate2(load_bundle(bundle), out), BundleError, "layers of the"),
     "huggingface": (lambda _, bundle, out: export_huggingface(load_bundle(bundle), out), BundleError, "layers of the"),

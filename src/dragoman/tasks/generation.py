@@ -286,13 +286,23 @@ class BatchSearch:
         settings: SearchSettings,
         constraints: Sequence[SentenceConstraints],
     ) -> list[list[Hypothesis]]:
-        """Return the output of a model that predicts all tokens at once. Raise BundleError for another search than greedy."""
-        if self.config.method != "greedy" or self.return_alternatives or self.prompt:
+        """Return the outputs of a model that predicts all tokens at once, by greedy search or a beam without groups.
+
+        Raises BundleError for another search.
+        """
+        config, is_beam = self.config, self.config.method == "beam"
+        if config.method == "sample" or config.num_beam_groups > 1 or self.return_alternatives or self.prompt:
             refuse_steps("this search")
         if self.constraint_factory is not None or not all(constraint.is_supported for constraint in constraints):
             refuse_steps("constraints")
         may_repeat = [constraint.allow_repetition for constraint in constraints] or [False] * len(limits)
-        return [[output] for output in own_search(source_BS, limits=limits, settings=settings, may_repeat=may_repeat)]
+        return own_search(
+            source_BS,
+            limits=limits,
+            settings=settings,
+            may_repeat=may_repeat,
+            beam_size=config.beam_size if is_beam else None,
+        )
 
     def _search_natively(
         self, native_search: NativeSearch, source_BS: NDArray[np.int64], request: SearchRequest

@@ -23,12 +23,19 @@ class OwnSearch(Protocol):
     """Search of a model that predicts all tokens at once."""
 
     def __call__(
-        self, source_BS: NDArray[np.int64], *, limits: Sequence[int], settings: SearchSettings, may_repeat: Sequence[bool]
-    ) -> list[Hypothesis]:
-        """Return the output of each source.
+        self,
+        source_BS: NDArray[np.int64],
+        *,
+        limits: Sequence[int],
+        settings: SearchSettings,
+        may_repeat: Sequence[bool],
+        beam_size: int | None,
+    ) -> list[list[Hypothesis]]:
+        """Return the outputs of each source, best first.
 
         limits: maximum output length of each source in tokens
         may_repeat: whether the output of each source may contain a degenerate repetition
+        beam_size: number of outputs that beam search keeps for each source; None for the one output of greedy search
         """
         ...
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
+from dragoman.decoding.interface import SearchState, StepFn
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import InferenceModel, ensemble
@@ -36,7 +36,7 @@ def as_inference_model(models: Sequence[Transformer]) -> InferenceModel:
     device, max_positions = models[0].output.device, get_max_positions(models)
     members = [build_torch_inference_model(model.start, model.step, device, max_positions) for model in models]
     if len(models) == 1 and not models[0].is_autoregressive:
-        return replace(members[0], own_search=_OwnTorchSearch(models[0], device))
+        return replace(members[0], own_search=_OwnTorchSearch(models[0]))
     return ensemble(members)
 
 
@@ -45,15 +45,10 @@ class _OwnTorchSearch:
     """Search of a decoder that predicts all tokens at once; such a decoder has a method for it."""
 
     model: Transformer
-    device: torch.device
 
     @torch.no_grad()
-    def __call__(
-        self, source_BS: NDArray[np.int64], *, limits: Sequence[int], settings: SearchSettings, may_repeat: Sequence[bool]
-    ) -> list[Hypothesis]:
-        source = torch.from_numpy(source_BS).to(self.device)
-        search = cast(Any, self.model.decoder).search
-        outputs: list[Hypothesis] = search(self.model, source, limits=limits, settings=settings, may_repeat=may_repeat)
+    def __call__(self, source_BS: NDArray[np.int64], **options: Any) -> list[list[Hypothesis]]:
+        outputs: list[list[Hypothesis]] = cast(Any, self.model.decoder).search(self.model, source_BS, **options)
         return outputs
 
 

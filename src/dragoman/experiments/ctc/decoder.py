@@ -11,18 +11,19 @@ F counts the positions of the decoder: k for each source token, those of padding
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from functools import partial
+from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.data.collate import Batch
-from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.interface import SearchSettings
 from dragoman.errors import refuse_steps
 from dragoman.experiments.ctc.fit import measure_fit
-from dragoman.experiments.ctc.path import merge_path
+from dragoman.experiments.ctc.search import CtcSearch, FramePredictions
 from dragoman.experiments.token_masks import set_token_mask
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.linear import Linear
@@ -77,29 +78,9 @@ class CtcDecoder(Decoder):
         fit = measure_fit(batch, self.upsampling)
         return fit.num_target_tokens, fit.num_infeasible
 
-    def search(
-        self,
-        model: Transformer,
-        source_BS: Tensor,
-        *,
-        limits: Sequence[int],
-        settings: SearchSettings,
-        may_repeat: Sequence[bool],
-    ) -> list[Hypothesis]:
-        """Return the best path of each source, merged; see `merge_path` for limits and settings."""
-        suppressed = [BEGIN_ID, END_ID, *settings.decoding_constraints.suppress_tokens]
-        tokens, log_probs, num_frames = (tensor.tolist() for tensor in predict_frames(model, source_BS, suppressed))
-        return [
-            merge_path(
-                tokens[row][:length],
-                log_probs[row][:length],
-                blank_id=PADDING_ID,
-                max_length=limits[row],
-                allow_repetition=may_repeat[row],
-                settings=settings,
-            )
-            for row, length in enumerate(num_frames)
-        ]
+    def search(self, model: Transformer, source_BS: NDArray[np.int64], **options: Any) -> list[list[Hypothesis]]:
+        """Return the outputs of each source with PyTorch, on a GPU or without kernels. options: those of `CtcSearch`"""
+        return CtcSearch(partial(predict_frames, model))(source_BS, **options)
 
     def _build_frame_mask(self, mask_BF: Tensor) -> Tensor:
         """Return which positions each position attends to: all those of tokens, or those within the window."""
@@ -112,23 +93,30 @@ def compute_frame_outputs(model: Transformer, source_BS: Tensor) -> Tensor:
     return model.decoder.decode(model.encoder(source_BS), source_BS)
 
 
-def predict_frames(model: Transformer, source_BS: Tensor, suppressed: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the likeliest prediction of each position (B, F), its log-probability (B, F), and the number of positions (B,).
+def predict_frames(
+    model: Transformer, source_BS: NDArray[np.int64], suppressed: Sequence[int], count: int
+) -> list[FramePredictions]:
+    """Return the `count` likeliest predictions at each position, for each source.
 
     suppressed: ids that are not predicted, although they have a probability
 
     The natural log-probabilities are the model's own. At most `CHUNK_LOGITS` logits are in memory at once.
     """
-    outputs_BFD = compute_frame_outputs(model, source_BS)
+    outputs_BFD = compute_frame_outputs(model, torch.from_numpy(source_BS).to(model.output.device))
     is_suppressed_V = outputs_BFD.new_zeros(len(model.output), dtype=torch.bool)
     is_suppressed_V[list(suppressed)] = True
     tokens, log_probs = [], []
     for chunk_ZD in torch.split(outputs_BFD.flatten(0, 1), max(CHUNK_LOGITS // len(model.output), 1)):
         logits_ZV = model.compute_logits(chunk_ZD).float()
         logsumexp_Z = logits_ZV.logsumexp(dim=-1)
-        best = logits_ZV.masked_fill_(is_suppressed_V, float("-inf")).max(dim=-1)
+        best = logits_ZV.masked_fill_(is_suppressed_V, float("-inf")).topk(min(count, len(model.output)), dim=-1)
         tokens.append(best.indices)
-        log_probs.append(best.values - logsumexp_Z)
-    shape, padding_id = outputs_BFD.shape[:2], model.encoder.embedding.padding_id
-    num_frames_B = (source_BS != padding_id).sum(dim=1) * (shape[1] // source_BS.shape[1])
-    return torch.cat(tokens).view(shape), torch.cat(log_probs).view(shape), num_frames_B
+        log_probs.append(best.values - logsumexp_Z[:, None])
+    batch_size, max_frames = outputs_BFD.shape[:2]
+    tokens_BFK, log_probs_BFK = (torch.cat(rows).view(batch_size, max_frames, -1) for rows in (tokens, log_probs))
+    num_tokens_B = (source_BS != model.encoder.embedding.padding_id).sum(axis=1)
+    num_frames = (num_tokens_B * (max_frames // source_BS.shape[1])).tolist()
+    return [
+        FramePredictions(tokens_FK[:length].tolist(), log_probs_FK[:length].tolist())
+        for tokens_FK, log_probs_FK, length in zip(tokens_BFK, log_probs_BFK, num_frames, strict=True)
+    ]

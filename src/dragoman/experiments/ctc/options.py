@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,9 +10,12 @@ from dragoman.config import DecodingConfig, ModelConfig, ModelExtension, Recipe,
 from dragoman.config.section import Limits
 
 if TYPE_CHECKING:
+    from dragoman.experiments.ctc.compiled import CompiledCtc
+    from dragoman.inference.backends.compiled.weights import CompiledPrecision
     from dragoman.model.parts import ModelParts
     from dragoman.model.pointer import Pointer
     from dragoman.model.transformer import Embedding
+    from dragoman.model_weights import ModelWeights, Shape
     from dragoman.training.losses.function import LossFunction
     from dragoman.training.monitoring.layer_macs import LayerMacs
 
@@ -43,6 +47,11 @@ class CtcOptions(ModelExtension):
         mixer = section.model_dump().get("decoder_mixer", "attention")
         for is_invalid, message in (
             (mixer != "attention", f"decoder_mixer = {mixer!r}: a CTC decoder has self-attention; drop it"),
+            (section.has_ssru, "decoder_autoregression = 'ssru': a CTC decoder has self-attention; drop it"),
+            (
+                section.position_encoding == "relative",
+                "position_encoding = 'relative': a decoder has it for earlier positions only; choose sinusoids or none",
+            ),
             (section.pointer, "pointer = true: a CTC decoder reads no words; drop one of the two"),
             (
                 section.position_encoding == "learned",
@@ -83,12 +92,14 @@ class CtcOptions(ModelExtension):
                 raise ValueError(f"model.decoder = 'ctc' with {message}")
 
     def check_decoding(self, decoding: DecodingConfig) -> None:
-        """Raise ValueError for any search but the best path."""
+        """Raise ValueError for any search but the best path and a beam of prefixes."""
         for is_invalid, message in (
             (
-                decoding.method != "greedy",
-                f"method = {decoding.method!r}: model.decoder = 'ctc' predicts all tokens at once; set method = 'greedy'",
+                decoding.method == "sample",
+                "method = 'sample': model.decoder = 'ctc' predicts all tokens at once; set method = 'greedy' or 'beam'",
             ),
+            (decoding.num_beam_groups > 1, "num_beam_groups: the beam of model.decoder = 'ctc' has no groups; drop it"),
+            (decoding.coverage_penalty, "coverage_penalty: model.decoder = 'ctc' has no alignment; drop it"),
             (decoding.min_length, "min_length: model.decoder = 'ctc' has no end token to delay; drop it"),
             (decoding.no_repeat_ngram_size, f"no_repeat_ngram_size: {NO_TOKENS}"),
             (decoding.repetition_penalty != 1.0, f"repetition_penalty: {NO_TOKENS}"),
@@ -118,6 +129,23 @@ class CtcOptions(ModelExtension):
         from dragoman.experiments.ctc.loss import ctc_loss
 
         return ctc_loss
+
+    @property
+    def is_compiled(self) -> bool:
+        """Return whether the compiled back end computes the model."""
+        return self.decoder == "ctc"
+
+    def list_shapes(self, config: ModelConfig, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Return the names and shapes of the weights, with those of the upsampling."""
+        from dragoman.experiments.ctc.compiled import list_ctc_shapes
+
+        return list_ctc_shapes(config, self.ctc_upsampling, shapes)
+
+    def compile(self, weights: ModelWeights, precision: CompiledPrecision) -> CompiledCtc:
+        """Return the model for the compiled back end."""
+        from dragoman.experiments.ctc.compiled import compile_ctc
+
+        return compile_ctc(weights, self.ctc_upsampling, precision)
 
     def change_macs(self, macs: LayerMacs, config: ModelConfig) -> LayerMacs:
         """Return the operations with those of the upsampled positions, each of which attends to the source."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class TrainedModel:
     """Configuration of a trained model, and the functions that return it. The weights must not change.
 
-    get_weights: returns the weights as arrays; the model has the paper's layers only
+    get_weights: returns the weights as arrays; the compiled back end computes the model
     get_transformer: returns the PyTorch model on the device of the request, for inference
     release: releases mapped memory that reading the weights has filled
     """

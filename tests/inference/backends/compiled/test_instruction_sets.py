@@ -39,7 +39,7 @@ from dragoman.inference.backends.compiled.kernels.instruction_sets import (
 RUN_KERNELS, EMIT_KERNELS, CALL_KERNEL = (
     Path(__file__).with_name(name) for name in ("run_kernels.py", "emit_kernels.py", "call_kernel.c")
 )
-KERNELS = {"pack_weights", "encode", "step", "greedy_search", "beam_search", "logsumexp", "topk"}
+KERNELS = {"pack_weights", "encode", "step", "predict_frames", "greedy_search", "beam_search", "logsumexp", "topk"}
 QEMU = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
 # QEMU emulates AVX2 since 7.2, which calls a processor of 2013 by Intel's name.
 HASWELL = [str(QEMU), "-cpu", "Haswell"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, cast
@@ -15,7 +14,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 import kernel_compiler
 from dragoman.config import ModelConfig
@@ -40,7 +38,7 @@ from dragoman.inference.backends.compiled.model import (
     INITIAL_POSITIONS,
     CompiledTransformer,
 )
-from dragoman.inference.backends.compiled.pack import compile_model, compute_head_layout
+from dragoman.inference.backends.compiled.pack import compile_model
 from dragoman.inference.backends.compiled.state import WorkspaceMemory
 from dragoman.inference.backends.compiled.threads import limit_threads, run_with_each
 from dragoman.inference.backends.compiled.weights import (
@@ -55,17 +53,15 @@ from dragoman.inference.backends.device import choose_fastest_precision
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.io.int8_tensors import dequantize_matrices, quantize_matrices
-from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.torch_engine.arrays import TorchArrays
+from int8_products import D_FF, compute_weight_steps, quantize, sum_lanes
 
 njit = kernel_compiler.njit
 
 VOCABULARY = 90
 NO_HEADS = HeadLayout(1, 1, 0, 0, has_float32_kv=False)
-# Widths of the feed-forward networks, which no other product reads.
-D_FF = (80, 77)
 # Steps of a search that outgrows the first room for keys and values.
 STEPS = INITIAL_POSITIONS + 4
 # Rounding of float32 sums in another order over the layers, in units of the last of 24 bits.
@@ -147,73 +143,6 @@ def make_sources(sentences: int, longest: int) -> Tensor:
     return source_BS
 
 
-def sum_lanes(weight: Tensor) -> Tensor:
-    """Return the sums of weights (O, I) whose products AVX2 adds in 16 bits: of each eight, 0, 1, 4 and 5, and the others."""
-    return F.pad(weight, (0, -weight.shape[1] % 8)).view(len(weight), -1, 2, 2, 2).sum((2, 4)).flatten(1)
-
-
-def compute_weight_steps(weight: Tensor) -> Tensor:
-    """Return the step of each output by definition: 1/127 of its greatest weight, or more with AVX2."""
-    step_O = weight.abs().amax(1) / 127
-    if kernel_compiler.instruction_set.max_lane_weights is not None:
-        # A sum of 126 steps has at most 128 after its four weights are rounded.
-        for sign in (1, -1):
-            step_O = step_O.maximum(sum_lanes((sign * weight).relu()).amax(1) / 126)
-    return step_O.clamp(min=MIN_SCALE)
-
-
-# Steps and integers of the weights that `int8_matmul` has read.
-QUANTIZED_WEIGHTS: Any = WeakTensorKeyDictionary()
-
-
-def keep_order(weight: Tensor) -> Tensor:
-    return weight
-
-
-def int8_matmul(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False, reorder: Callable[[Tensor], Tensor] = keep_order
-) -> Tensor:
-    """Return the int8 product by definition.
-
-    Inputs have steps of 1/127 of the greatest of their row, or 1/255 after a ReLU.
-
-    reorder: returns the weight in the order of packed inputs
-    """
-    is_after_relu = weight.shape[1] in D_FF and bool((x >= 0).all())
-    step_X1 = (x.abs().amax(-1, keepdim=True).double() / (255 if is_after_relu else 127)).clamp(min=MIN_SCALE)
-    if weight not in QUANTIZED_WEIGHTS:
-        step_O1 = compute_weight_steps(reorder(weight))[:, None]
-        QUANTIZED_WEIGHTS[weight] = (weight / step_O1).round() * step_O1.double()
-    inputs, weights = (x * (1 / step_X1).float()).round() * step_X1, QUANTIZED_WEIGHTS[weight]
-    result: Tensor = (inputs @ weights.t() if bias is None else inputs @ weights.t() + bias).float()
-    return result.relu() if relu else result
-
-
-def quantize(model: Transformer, keys: Mapping[str, Any] = MappingProxyType({})) -> Transformer:
-    """Replace the model's products by int8 ones, with keys and values in 16 bits."""
-    for name, module in model.named_modules():
-        if hasattr(module, "matmul") and "pointer" not in name:  # the pointer's projection stays in float32
-            cast(Any, module).matmul = int8_matmul_in_f16 if name.endswith((".key", ".value")) else int8_matmul
-    for module in model.modules():
-        if isinstance(module, Attention):
-            head_layout = compute_head_layout(make_config(**keys), "int8")
-            reorder = partial(interleave_inputs, head_layout=head_layout, num_heads=module.num_heads)
-            cast(Any, module.output).matmul = partial(int8_matmul, reorder=reorder)
-    return model
-
-
-def interleave_inputs(weight: Tensor, head_layout: HeadLayout, num_heads: int) -> Tensor:
-    """Return an output projection's weight (D, U) whose inputs alternate between the heads of a group, with padding."""
-    width = head_layout.value_width // (head_layout.num_groups * head_layout.num_heads)
-    heads_DHW = weight.view(len(weight), num_heads, -1)
-    heads_DHW = F.pad(heads_DHW, (0, width - heads_DHW.shape[2], 0, head_layout.num_groups * head_layout.num_heads - num_heads))
-    return heads_DHW.view(len(weight), head_layout.num_groups, head_layout.num_heads, width).transpose(2, 3).flatten(1)
-
-
-def int8_matmul_in_f16(x: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
-    return int8_matmul(x, weight, bias, **options).half().float()
-
-
 def run_steps(
     model: Transformer | CompiledTransformer, source_BS: Tensor, width: int, leave: Mapping[int, Sequence[int]], steps: int
 ) -> list[dict[int, Tensor]]:
@@ -252,7 +181,7 @@ def test_logits_equal_those_of_the_quantized_model(subtests: pytest.Subtests) ->
             source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
             exact = run_steps(model, source_BS, width, leave, STEPS)
             compiled = run_steps(compile_transformer(model, keys=keys), source_BS, width, leave, STEPS)
-            quantized = run_steps(quantize(model, keys), source_BS, width, leave, STEPS)
+            quantized = run_steps(quantize(model, make_config(**keys)), source_BS, width, leave, STEPS)
             assert [list(step) for step in compiled] == [list(step) for step in quantized]
             differences = max_differences(compiled, quantized)
             assert float((differences < ROUNDING).float().mean()) > 0.5
@@ -311,7 +240,7 @@ def test_padding_within_a_source_is_skipped() -> None:
     model = make_model()
     source_BS = torch.tensor([[5, PADDING, 7, 9], [PADDING, 8, 3, PADDING]])
     compiled = run_steps(compile_transformer(model), source_BS, 2, {}, 5)
-    quantized = run_steps(quantize(model), source_BS, 2, {}, 5)
+    quantized = run_steps(quantize(model, make_config()), source_BS, 2, {}, 5)
     assert float(max_differences(compiled, quantized).median()) < ROUNDING
 
 

@@ -39,6 +39,7 @@ class EntryPoint:
 
 
 pack_weights, encode, step = EntryPoint("pack_weights"), EntryPoint("encode"), EntryPoint("step")
+predict_frames = EntryPoint("predict_frames")
 greedy_search, beam_search = EntryPoint("greedy_search"), EntryPoint("beam_search")
 logsumexp, topk = EntryPoint("logsumexp"), EntryPoint("topk")
 

@@ -147,6 +147,16 @@ class CompiledTransformer:
 
         workers: threads that help the caller's thread
         """
+        state, memory_ND = self.encode(source, workers, keeps_memory=self.pointer is not None)
+        return state if self.pointer is None else state._replace(pointer=self.pointer.start(memory_ND, source))
+
+    def encode(
+        self, source: NDArray[Any], workers: Sequence[WorkerThread], *, keeps_memory: bool
+    ) -> tuple[CompiledState, NDArray[np.float32]]:
+        """Return the state with the keys and values of the sources, and the encoder's outputs, token by token.
+
+        keeps_memory: whether the outputs (N, D) are kept; else there are none (0, D)
+        """
         inputs = self.frontend.read(source)
         num_positions, lengths = inputs.num_positions, [len(row.ids) for row in inputs.sources]
         head_layout, num_sentences = self.head_layout, len(lengths)
@@ -157,14 +167,13 @@ class CompiledTransformer:
         )
         keys, values, length_address = (get_address(array) for array in (keys_LBSK, values_LBSU, length_B))
         cross_kv = CrossKVCache(keys, values, length_address, num_sentences, num_positions)
-        blocks = list(_iter_token_blocks(lengths))
+        blocks = list(iter_token_blocks(lengths))
         max_rows = max(sum(lengths[first:after]) for first, after in blocks)
         capacity = max(num_positions, self._compute_initial_capacity(num_positions))
-        workspace = self._allocate_workspace(max_rows, capacity, workers)
-        num_outputs = 0 if self.pointer is None else sum(lengths)
-        memory_ND = allocate((num_outputs, workspace.width), np.float32)
+        workspace = self.allocate_workspace(max_rows, capacity, workers)
+        memory_ND = allocate((sum(lengths) if keeps_memory else 0, workspace.width), np.float32)
         self._encode_blocks(inputs, blocks, cross_kv, memory_ND, workspace)
-        return CompiledState(
+        state = CompiledState(
             keys_LBSK,
             values_LBSU,
             length_B,
@@ -172,8 +181,8 @@ class CompiledTransformer:
             workspace,
             num_sentences,
             sentence_N=np.arange(num_sentences, dtype=np.int32),
-            pointer=None if self.pointer is None else self.pointer.start(memory_ND, source),
         )
+        return state, memory_ND
 
     def _encode_blocks(
         self,
@@ -183,7 +192,7 @@ class CompiledTransformer:
         memory_ND: NDArray[np.float32],
         workspace: WorkspaceMemory,
     ) -> None:
-        """Write the keys and values of the sources into `cross_kv`, and a parser's encoder outputs into `memory_ND`.
+        """Write the keys and values of the sources into `cross_kv`, and the encoder's outputs into `memory_ND` if it has rows.
 
         blocks: the first sentence of each block, and the one after its last
         cross_kv: addresses of arrays that the caller keeps alive
@@ -331,9 +340,10 @@ class CompiledTransformer:
         num_positions = max(state.cross_kv.num_positions, state.ancestors_NT.shape[1])
         if state.workspace.num_rows >= num_rows and state.workspace.num_positions >= num_positions:
             return state
-        return state._replace(workspace=self._allocate_workspace(num_rows, num_positions, state.workspace.step_group.workers))
+        return state._replace(workspace=self.allocate_workspace(num_rows, num_positions, state.workspace.step_group.workers))
 
-    def _allocate_workspace(self, num_rows: int, num_positions: int, workers: Sequence[WorkerThread]) -> WorkspaceMemory:
+    def allocate_workspace(self, num_rows: int, num_positions: int, workers: Sequence[WorkerThread]) -> WorkspaceMemory:
+        """Return the memory for this many rows, each of which attends to at most this many positions."""
         width = round_up(self.weights.config.d_model)
         return WorkspaceMemory(
             num_rows,
@@ -397,7 +407,7 @@ def _encode_block(
     return entry_points.encode(*arguments, workspaces[thread_index])
 
 
-def _iter_token_blocks(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+def iter_token_blocks(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the first sentence of each block and the one after its last."""
     first = num_tokens = 0
     for index, length in enumerate(lengths):

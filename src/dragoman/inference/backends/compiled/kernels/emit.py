@@ -27,6 +27,7 @@ EXPORTS = (
     ("quantize", "pack_weights"),
     ("encoder_decoder", "encode"),
     ("encoder_decoder", "step"),
+    ("encoder_decoder", "predict_frames"),
     ("search_loop", "greedy_search"),
     ("search_loop", "beam_search"),
     ("logits", "logsumexp"),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
+from dragoman.inference.backends.compiled.kernels.candidates import select_candidates
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
 from dragoman.inference.backends.compiled.kernels.gemm import configure_amx, multiply, release_amx
 from dragoman.inference.backends.compiled.kernels.instruction_sets import AVX512_VNNI
@@ -52,6 +53,10 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     DecoderWeights,
     EncoderBatch,
     EncoderWeights,
+    FrameBatch,
+    LinearWeights,
+    RowBuffers,
+    SearchOptions,
     SelfKVCache,
     Workspace,
 )
@@ -494,6 +499,36 @@ def write_cross_kv(head_layout, layer, cross_kv, sentence, sentence_start, start
         )
 
 
+@kernel
+def attend_within_sentences(head_layout, layers, layer, sentence_starts, num_sentences, num_rows, workspace):
+    """Compute the self-attention of a layer in which each row attends to its whole sentence, or to the window around it."""
+    project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
+    first_row, end_row = thread_range(num_rows, workspace.group)
+    for index in range(num_sentences):
+        sentence_start, sentence_end = load_i64(sentence_starts, index), load_i64(sentence_starts, index + 1)
+        if max(sentence_start, first_row) < min(sentence_end, end_row):
+            apply_self_attention(
+                head_layout,
+                layers,
+                sentence_start,
+                sentence_end,
+                max(sentence_start, first_row),
+                min(sentence_end, end_row),
+                workspace,
+            )
+    barrier(workspace.group)
+    add_residual(
+        workspace.attention_output,
+        head_layout.value_width,
+        layers.norms[0],
+        layers.pre_norm,
+        layers.output,
+        layer,
+        num_rows,
+        workspace,
+    )
+
+
 @export(EncoderBatch, EncoderWeights, CrossKVCache, Workspace)
 def encode(batch, weights, cross_kv, workspace):
     """Encode some sentences, and write their keys and values for every decoder layer into `cross_kv`."""
@@ -502,30 +537,7 @@ def encode(batch, weights, cross_kv, workspace):
     embed_tokens(batch.token_ids, batch.position_ids, num_rows, weights.embedding_table, weights.positions, workspace)
     first_row, end_row = thread_range(num_rows, workspace.group)
     for layer in range(layers.num_layers):
-        project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
-        for index in range(batch.num_sentences):
-            sentence_start, sentence_end = load_i64(batch.sentence_starts, index), load_i64(batch.sentence_starts, index + 1)
-            if max(sentence_start, first_row) < min(sentence_end, end_row):
-                apply_self_attention(
-                    head_layout,
-                    layers,
-                    sentence_start,
-                    sentence_end,
-                    max(sentence_start, first_row),
-                    min(sentence_end, end_row),
-                    workspace,
-                )
-        barrier(workspace.group)
-        add_residual(
-            workspace.attention_output,
-            head_layout.value_width,
-            layers.norms[0],
-            layers.pre_norm,
-            layers.output,
-            layer,
-            num_rows,
-            workspace,
-        )
+        attend_within_sentences(head_layout, layers, layer, batch.sentence_starts, batch.num_sentences, num_rows, workspace)
         apply_feed_forward(layers, layer, num_rows, workspace)
     if layers.final_norm.is_present:
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
@@ -608,5 +620,39 @@ def step(token_ids, position_ids, added, num_rows, position, decoder, cross_kv, 
     configure_amx(workspace)
     run_decoder(token_ids, position_ids, added, num_rows, position, decoder, cross_kv, self_kv, workspace)
     multiply(workspace.x, decoder.output, np.int64(0), logits, num_rows, workspace.width, workspace)
+    release_amx(workspace)
+    return 0
+
+
+@kernel
+def upsample(batch, linear, positions, norm, workspace):
+    """Write several vectors of each source token into x: a product of the encoder's output, plus positions."""
+    width = workspace.width
+    multiply(batch.memory, linear, np.int64(0), workspace.projections, batch.num_tokens, width, workspace)
+    for row in range(batch.num_rows):
+        position = load_i64(batch.position_ids, row)
+        for offset in range(0, width, LANES):
+            vector = load_f32x16(workspace.projections, row * width + offset)
+            store_f32x16(workspace.x, row * width + offset, vector + load_f32x16(positions, position * width + offset))
+    if norm.is_present:
+        layer_norm(workspace.x, workspace.x, batch.num_rows, width, norm, np.int64(0))
+    barrier(workspace.group)  # the next product overwrites the projections
+
+
+@export(FrameBatch, LinearWeights, DecoderWeights, CrossKVCache, Workspace, RowBuffers, SearchOptions)
+def predict_frames(batch, upsampling, decoder, cross_kv, workspace, row_buffers, options):
+    """Find the best predictions at all positions of a decoder that reads no target tokens, and log Σ exp over all tokens.
+
+    upsampling: (num_rows / num_tokens · D, D), the product that makes the decoder's inputs
+    """
+    configure_amx(workspace)
+    layers, head_layout, num_rows = decoder.layers, decoder.head_layout, batch.num_rows
+    upsample(batch, upsampling, decoder.positions, decoder.embedding_table.norm, workspace)
+    for layer in range(layers.num_layers):
+        attend_within_sentences(head_layout, layers, layer, batch.sentence_starts, batch.num_sentences, num_rows, workspace)
+        finish_decoder_layer(layer, decoder, cross_kv, batch.row_sentence_ids, np.int64(1), num_rows, workspace)
+    if layers.final_norm.is_present:
+        layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
+    select_candidates(num_rows, np.int64(1), decoder, workspace, row_buffers, options, np.int64(0))
     release_amx(workspace)
     return 0

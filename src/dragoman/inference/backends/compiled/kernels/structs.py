@@ -249,6 +249,24 @@ class EncoderBatch(NamedTuple):
     outputs: Address
 
 
+class FrameBatch(NamedTuple):
+    """Positions of some sentences whose tokens are predicted at once, one sentence after the other.
+
+    memory: (num_tokens, D), the encoder's outputs for these sentences
+    num_rows: N, a multiple of num_tokens
+    position_ids, row_sentence_ids: (N,), number of each position in its sentence, and index of the sentence in the whole batch
+    sentence_starts: (num_sentences + 1,), the first row of each sentence, and the end of the last one
+    """
+
+    memory: Address
+    num_tokens: int
+    num_rows: int
+    position_ids: Address
+    row_sentence_ids: Address
+    sentence_starts: Address
+    num_sentences: int
+
+
 class EncoderWeights(NamedTuple):
     """Weights of the encoder, and of the decoder's projections of its output. positions: (S, D)"""
 
