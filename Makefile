@@ -11,7 +11,7 @@ RUNTIME_TESTS := $(wildcard $(addprefix tests/,conversion documents inference pa
 RUNTIME_ONLY := $(addprefix tests/,documents serving)
 TEST_RUN := $(CURDIR)/build/test-run
 
-.PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-documents bench-inline clean
+.PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-families bench-parsing bench-serving bench-startup bench-documents bench-inline clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -77,6 +77,9 @@ bench-inference: $(VENV)/.dev
 
 bench-inference-gpu: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m inference.gpu $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+
+bench-families: $(VENV)/.dev
+	PYTHONPATH=benchmarks $(BIN)/python -m inference.families $(if $(QUICK),--quick) $(if $(ISA),--isa $(ISA)) $(if $(JSON),--json $(JSON))
 
 bench-parsing: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m parsing.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 
-def open_fxtranslate(folder: Path, has_shortlist: bool) -> Callable[[list[str]], object]:
+def open_fxtranslate(folder: Path, has_shortlist: bool) -> Callable[[list[str]], list[str]]:
     """Return a function that translates lines one by one, as fxtranslate does."""
 
     def read(pattern: str) -> bytes:

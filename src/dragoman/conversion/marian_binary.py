@@ -92,7 +92,7 @@ def open_binary(mapping: mmap.mmap, path: Path) -> MappedArrays:
         BundleError: it has an item of another type, such as those of Marian's packed matrices.
     """
     try:
-        items = list(_iter_items(mapping, path))
+        items = list(iter_items(mapping, path))
     except (struct.error, ValueError, OverflowError) as error:
         raise damaged(path, f"is no binary model of Marian, or is cut short ({str(error)[:80]})") from None
     arrays = dict(items)
@@ -105,7 +105,7 @@ def open_binary(mapping: mmap.mmap, path: Path) -> MappedArrays:
     return MappedArrays(arrays, mapping, path)
 
 
-def _iter_items(mapping: mmap.mmap, path: Path) -> Iterator[tuple[str, MappedArray]]:
+def iter_items(mapping: mmap.mmap, path: Path) -> Iterator[tuple[str, MappedArray]]:
     """Yield the name and the values of each item. Raise ValueError or struct.error if the file is cut short."""
     version, num_items = HEADER.unpack_from(mapping)
     position = HEADER.size + num_items * ITEM.size
