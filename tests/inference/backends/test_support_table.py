@@ -28,6 +28,12 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "attention window": {"attention_window": 2},
     "more than 16 heads": {"num_heads": 17},
     "width that is not a multiple of 16": {"d_ff": 40},
+    "RMSNorm, gates and relative positions, as in T5": {
+        "norm_type": "rms",
+        "activation": "geglu",
+        "position_encoding": "relative",
+        "feed_forward_bias": False,
+    },
     "recurrent, convolutional and other layers": {"decoder_mixer": "recurrent"},
 }
 
@@ -88,6 +94,7 @@ def test_traits_of_models_match_the_table() -> None:
     for feature in MODEL_KEYS:
         traits, changed = ModelTraits.from_config(make_model(feature).config), FEATURES[feature]["traits"]
         assert (traits.has_pointer, traits.has_window) == (changed.has_pointer, changed.has_window)
+        assert (traits.activation == "geglu") == (changed.activation == "geglu")
         assert (traits.num_heads > 16) == (changed.num_heads > 16)
         assert any(width % 16 for width in traits.widths) == any(width % 16 for width in changed.widths)
 

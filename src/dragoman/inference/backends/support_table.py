@@ -39,6 +39,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "more than 16 heads": {"traits": replace(BASE_TRAITS, num_heads=17)},
     "width that is not a multiple of 16": {"traits": replace(BASE_TRAITS, widths=(500, 2048))},
     "SiLU or GELU": {"traits": replace(BASE_TRAITS, activation="silu")},
+    "RMSNorm, gates and relative positions, as in T5": {"traits": replace(BASE_TRAITS, activation="geglu")},
     "output bias": {"traits": replace(BASE_TRAITS, has_output_bias=True)},
     "SSRU in the decoder": {"traits": replace(BASE_TRAITS, has_ssru=True)},
     "spectrogram in the place of tokens": {"traits": replace(BASE_TRAITS, reads_tokens=False)},
