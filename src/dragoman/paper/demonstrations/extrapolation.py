@@ -121,10 +121,13 @@ def show_extrapolation() -> Demonstration:
         )
         for result in results
     ]
-    series = [
-        Series(name, [(result.length, result.accuracy.mean) for result in results if result.encoding == encoding])
-        for encoding, name in ENCODINGS.items()
-    ]
+    panels = []
+    for label, attribute in (("all positions", "accuracy"), ("new positions", "new_accuracy")):
+        series = []
+        for encoding, name in ENCODINGS.items():
+            scores = {result.length: getattr(result, attribute) for result in results if result.encoding == encoding}
+            series.append(Series(name, [(n, score.mean) for n, score in scores.items() if score is not None]))
+        panels.append(Panel(label, series, include_zero=True))
     header = ["positions", "n", f"accuracy, mean of {len(SEEDS)} seeds", "± (95 %)", "at new positions alone"]
     return Demonstration(
         title,
@@ -132,10 +135,9 @@ def show_extrapolation() -> Demonstration:
         header,
         rows,
         lambda: render_learning_curve(
-            [Panel("accuracy", series, include_zero=True)],
+            panels,
             title=title,
-            x_label="n",
-            panel_height=300,
+            x_label="n; the scores are accuracies",
             markers=[VerticalMarker(MAX_TRAINED, "longest in training")],
             caption=lesson,
         ),
