@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TypeGuard
 
 import numpy as np
@@ -262,6 +262,8 @@ def compute_unit_weights(translation: Translation, source: str) -> Weights:
     rows = np.asarray(translation.attention, dtype=np.float64)[: len(translation.tokens), : len(translation.source_tokens)]
     by_source_unit = _add_columns(rows, _match_pieces(translation.source_tokens, source, rows.shape[1]), shape[1])
     target_shares = _match_pieces(translation.tokens, translation.text, len(rows))
+    if target_shares.are_units(len(rows), shape[0]):
+        return by_source_unit
     # The pieces of each unit are counted, because their mean is taken.
     totals = np.bincount(target_shares.units, target_shares.parts, shape[0])
     weights: Weights = _add_columns(by_source_unit.T, target_shares, shape[0]) / np.where(totals > 0, totals, 1.0)
@@ -276,10 +278,18 @@ class _Shares:
     units: list[int]
     parts: list[float]
 
+    def are_units(self, num_pieces: int, num_units: int) -> bool:
+        """Return whether each piece is one unit, and each unit one piece."""
+        return num_pieces == num_units == len(self.pieces) == self.parts.count(1.0) and self.units == self.pieces == list(
+            range(num_units)
+        )
+
 
 def _add_columns(weights: Weights, shares: _Shares, num_units: int) -> Weights:
     """Return the weights of units from those of pieces. (N, P) to (N, U)"""
     pieces, units = shares.pieces, shares.units
+    if shares.are_units(weights.shape[1], num_units):
+        return weights
     if not pieces:
         return np.zeros((len(weights), num_units))
     starts = [number for number, (before, unit) in enumerate(pairwise([-1, *units])) if unit != before]
@@ -302,7 +312,10 @@ def _match_pieces(pieces: Sequence[str], text: str, num_pieces: int) -> _Shares:
     """
     units = split_units(text)
     shares = _Shares([], [], [])
+    own_pieces, own_units, parts = shares.pieces, shares.units, shares.parts
     position = unit = 0  # the unit is the first that ends behind the position
+    num_units = len(units)
+    first, last = units[0] if units else (0, 0)
     for number, piece in enumerate(pieces[:num_pieces]):
         surface = piece.replace(METASPACE, " ").strip()
         if not surface:
@@ -310,25 +323,25 @@ def _match_pieces(pieces: Sequence[str], text: str, num_pieces: int) -> _Shares:
         length = len(surface)
         start = text.find(surface, position, position + length + MAX_GAP)
         if start >= 0:
-            position = start + length
+            position = end = start + length
         else:
-            start = position
-        while unit < len(units) and units[unit][1] <= start:
+            start, end = position, position + 1
+        while unit < num_units and last <= start:
             unit += 1
-        end = max(position, start + 1)
-        if unit < len(units) and units[unit][0] < end <= units[unit][1]:  # so are most
-            shares.pieces.append(number)
-            shares.units.append(unit)
-            shares.parts.append(1.0)
+            if unit < num_units:
+                first, last = units[unit]
+        if unit < num_units and first < end <= last:  # so are most
+            own_pieces.append(number)
+            own_units.append(unit)
+            parts.append(1.0)
             continue
         lengths = []
-        for index in range(unit, len(units)):
-            first, last = units[index]
-            if first >= end:
+        for unit_start, unit_end in islice(units, unit, None):
+            if unit_start >= end:
                 break
-            lengths.append(min(last, end) - max(first, start))
+            lengths.append(min(unit_end, end) - max(unit_start, start))
         total = sum(lengths)
-        shares.pieces.extend([number] * len(lengths))
-        shares.units.extend(range(unit, unit + len(lengths)))
-        shares.parts.extend(length / total for length in lengths)
+        own_pieces.extend([number] * len(lengths))
+        own_units.extend(range(unit, unit + len(lengths)))
+        parts.extend(length / total for length in lengths)
     return shares

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from dragoman.text.inline_codes import CodedText, Element, Point, Slot, escape
 
 Span = tuple[int, int]
 Weights = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+Flags = Sequence[bool]
 
 # A word in katakana is one unit, because nothing inside it has a meaning of its own.
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
@@ -45,7 +46,8 @@ SPACE_GAIN = 2.0
 """Gain of a run for each of its two edges at white space beside a character of a script without spaces."""
 MAX_CACHED_CHARACTERS = 10_000
 """Most characters of a text whose units are kept, because those of 64 longer texts would take a gigabyte."""
-_SUM_DIGITS = 9  # sums that differ by less are equal
+_SUM_STEPS = 10**9
+"""Steps in 1 to which gains are rounded, so that equal sums are equal."""
 
 
 def split_units(text: str) -> tuple[Span, ...]:
@@ -100,7 +102,7 @@ def _join_units(text: str, units: Sequence[Span], weights: Weights) -> tuple[tup
     return tuple(joined), np.add.reduceat(weights, starts, axis=0) / sizes[:, None]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Node:
     """Code with its place.
 
@@ -131,14 +133,12 @@ class _Projection:
         # belongs to no code. The median, unlike 1, is also right for a model whose units all attend elsewhere in part.
         totals = weights.sum(axis=1, keepdims=True)
         totals = np.maximum(totals, _compute_median(totals)) if totals.size else totals
-        self.weights = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)
-        numbers: dict[str, int] = {}
+        self.weights: list[list[float]] = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0).tolist()
         self._source_words, self._target_words = (
-            np.array([numbers.setdefault(text[start:end], len(numbers)) for start, end in units], dtype=np.int64)
+            [text[first:last] for first, last in units]
             for text, units in ((source, self.source_units), (target, self.target_units))
         )
-        kinds = np.array([_get_kind(word) for word in numbers], dtype=np.int64)
-        self._source_kinds, self._target_kinds = kinds[self._source_words], kinds[self._target_words]
+        self._target_kinds = list(map(_get_kind, self._target_words))
         # None of the gaps of a text with spaces between all words.
         self._is_border = _find_borders(target, self.target_units) if _UNSPACED_CHARACTER.search(target) else None
 
@@ -147,7 +147,9 @@ class _Projection:
 
         The element with the largest gain is placed first.
         """
-        is_free = np.ones(end - start, dtype=np.bool_)
+        if not slots:
+            return []
+        is_free = [True] * (end - start)
         elements: list[tuple[float, int, Span]] = []
         if start < end:
             for index, slot in enumerate(slots):
@@ -159,9 +161,9 @@ class _Projection:
         for _, index, run in sorted(elements):
             if not num_free:
                 break
-            if not is_free[run[0] - start : run[1] - start].all():
+            if not all(is_free[run[0] - start : run[1] - start]):
                 _, run = self._find_run(slots[index], start, end, is_free)
-            is_free[run[0] - start : run[1] - start] = False
+            is_free[run[0] - start : run[1] - start] = [False] * (run[1] - run[0])
             num_free -= run[1] - run[0]
             nodes[index] = self._build_node(slots[index], *run)
         placed = sorted(nodes.values(), key=lambda node: node.start)
@@ -192,11 +194,11 @@ class _Projection:
         unit = bisect_right(self._unit_starts, slot.start) - 1
         if unit < 0 or slot.end > self._unit_ends[unit]:
             return None
-        column = self.weights[start:end, unit]
-        if (unit == 0 and slot.start == self._unit_starts[0]) or not column.any():
+        column = [row[unit] for row in self.weights[start:end]]
+        if (unit == 0 and slot.start == self._unit_starts[0]) or not any(column):
             word = start + (end - start - 1) * unit // len(self.source_units)
         else:
-            word = start + int(column.argmax())
+            word = start + column.index(max(column))
         return None if any(node.start <= word < node.end for node in elements) else word
 
     def _find_letters(self, slot: Slot, word: int, others: Iterable[_Node]) -> Span:
@@ -235,40 +237,45 @@ class _Projection:
         is_free: whether each of these units is free; None if all are
         """
         units = self._units_of(slot)
-        p = self.weights[start:end, units.start : units.stop]
-        p = p[:, 0] if len(units) == 1 else p.sum(axis=1)
-        gains = np.log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS
+        rows = self.weights[start:end]
+        if len(units) == 1:
+            shares = [row[units.start] for row in rows]
+        else:
+            shares = [sum(row[units.start : units.stop]) for row in rows]
+        gains = [log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS for p in shares]
         if is_free is not None:  # no run with the largest sum crosses a unit that costs more than any two runs differ
-            gains[~is_free] = -1.0 - 2 * (np.abs(gains).sum() + OTHER_MARK_LOSS + SPACE_GAIN)
+            loss = -1.0 - 2 * (sum(map(abs, gains)) + OTHER_MARK_LOSS + SPACE_GAIN)
+            gains = [gain if free else loss for gain, free in zip(gains, is_free, strict=True)]
         kinds = self._target_kinds[start:end]
         start_gains, end_gains = (
-            -OTHER_MARK_LOSS * (kinds != self._source_kinds[edge]) for edge in (units.start, units.stop - 1)
+            [0.0 if kind == source_kind else -OTHER_MARK_LOSS for kind in kinds]
+            for source_kind in (_get_kind(self._source_words[edge]) for edge in (units.start, units.stop - 1))
         )
         if self._is_border is not None:
-            start_gains += SPACE_GAIN * self._is_border[start:end]
-            end_gains += SPACE_GAIN * self._is_border[start + 1 : end + 1]
+            borders = self._is_border[start : end + 1]
+            start_gains = [gain + SPACE_GAIN * border for gain, border in zip(start_gains, borders, strict=False)]
+            end_gains = [gain + SPACE_GAIN * border for gain, border in zip(end_gains, borders[1:], strict=True)]
         gain, first, last = find_maximum_subarray(gains, start_gains, end_gains)
-        starts = self._find_words(units, start, end, is_free)
-        if starts.size:
-            first = int(starts[np.abs(starts + (len(units) - first - last) / 2).argmin()])
+        if starts := self._find_words(units, start, end, is_free):
+            middle = (first + last - len(units)) / 2
+            first = min(starts, key=lambda place: abs(place - middle))
             last = first + len(units)
             gain = max(gain, 0.0) + len(units)
         return gain, (start + first, start + last)
 
-    def _find_words(self, units: range, start: int, end: int, is_free: Flags | None) -> npt.NDArray[np.int64]:
+    def _find_words(self, units: range, start: int, end: int, is_free: Flags | None) -> list[int]:
         """Return where the source units occur among free target units; nowhere if they hold neither letter nor digit."""
+        source_words, words = self._source_words[units.start : units.stop], self._target_words[start:end]
+        places: list[int] = []
+        if source_words[0] not in words:  # so are most
+            return places
         text = self.source[self.source_units[units.start][0] : self.source_units[units.stop - 1][1]]
-        num_starts = end - start - len(units) + 1
-        if num_starts < 1 or not any(map(str.isalnum, text)):
-            return np.zeros(0, dtype=np.int64)
-        words = self._target_words[start:end]
-        words = words if is_free is None else np.where(is_free, words, -1)
-        starts = np.flatnonzero(words[:num_starts] == self._source_words[units.start])
-        for offset, word in enumerate(self._source_words[units.start + 1 : units.stop], start=1):
-            if not starts.size:
-                break
-            starts = starts[words[starts + offset] == word]
-        return starts
+        if any(map(str.isalnum, text)):
+            for place in range(len(words) - len(units) + 1):
+                last = place + len(units)
+                if words[place:last] == source_words and (is_free is None or all(is_free[place:last])):
+                    places.append(place)
+        return places
 
     def _find_gap(self, num_before: int, behind: bool, elements: Sequence[_Node], start: int, end: int) -> int:
         """Return the gap for a code without units, as the number of units before it; elements are in order.
@@ -281,11 +288,12 @@ class _Projection:
             return start
         if num_before == len(self.source_units):
             return end
-        column = self.weights[start:end, num_before - 1 if behind else num_before]
-        if not column.any():
+        unit = num_before - 1 if behind else num_before
+        column = [row[unit] for row in self.weights[start:end]]
+        if not any(column):
             gap = start + round((end - start) * num_before / len(self.source_units))
         else:  # of equal units, the last for a gap behind it, and the first for a gap before it
-            gap = end - int(column[::-1].argmax()) if behind else start + int(column.argmax())
+            gap = end - column[::-1].index(max(column)) if behind else start + column.index(max(column))
         number = bisect_left(elements, gap, key=lambda node: node.start) - 1
         if number >= 0 and gap < elements[number].end:
             return elements[number].end if behind else elements[number].start
@@ -418,16 +426,14 @@ def _find_borders(text: str, units: Sequence[Span]) -> Flags:
     """
     is_unspaced = [False, *(_UNSPACED_CHARACTER.match(text, start) is not None for start, _ in units), False]
     ends, starts = [-1, *(end for _, end in units)], [*(start for start, _ in units), len(text) + 1]
-    return np.array(
-        [
-            start > end and (is_unspaced[number] or is_unspaced[number + 1])
-            for number, (end, start) in enumerate(zip(ends, starts, strict=True))
-        ]
-    )
+    return [
+        start > end and (is_unspaced[number] or is_unspaced[number + 1])
+        for number, (end, start) in enumerate(zip(ends, starts, strict=True))
+    ]
 
 
 def find_maximum_subarray(
-    gains: Weights, start_gains: Weights | None = None, end_gains: Weights | None = None
+    gains: Sequence[float], start_gains: Sequence[float] | None = None, end_gains: Sequence[float] | None = None
 ) -> tuple[float, int, int]:
     """Return the largest sum of a non-empty run of numbers, its start, and the position after its end (Kadane 1984).
 
@@ -435,20 +441,23 @@ def find_maximum_subarray(
 
     start_gains, end_gains: added to the sum of a run that begins, or ends, with the number at this place
 
-    Raises ValueError for an empty array.
+    Raises ValueError for an empty sequence.
     """
-    if not gains.size:
+    if not len(gains):
         raise ValueError("find_maximum_subarray: there are no numbers")
-    # Sums before each number, without its gain at a start, and sums up to it, with its gain at an end.
-    sums = np.zeros((2, gains.size))
-    gains.cumsum(out=sums[1])
-    sums[0, 1:] = sums[1, :-1]
-    if start_gains is not None:
-        sums[0] -= start_gains
-    if end_gains is not None:
-        sums[1] += end_gains
-    before, after = sums.round(_SUM_DIGITS)
-    best_sums = after - np.minimum.accumulate(before)
-    end = int(best_sums.argmax()) + 1
-    start = end - 1 - int(before[:end][::-1].argmin())
-    return float(best_sums[end - 1]), start, end
+    before = start = first = end = 0  # sum of the numbers before; its least value less the gain of a start, and where it is
+    least: int | None = None
+    best: int | None = None
+    zeros = [0.0] * len(gains)
+    for number, (gain, start_gain, end_gain) in enumerate(
+        zip(gains, zeros if start_gains is None else start_gains, zeros if end_gains is None else end_gains, strict=True)
+    ):
+        without_start = before - round(start_gain * _SUM_STEPS)
+        if least is None or without_start <= least:
+            least, first = without_start, number
+        before += round(gain * _SUM_STEPS)
+        total = before + round(end_gain * _SUM_STEPS) - least
+        if best is None or total > best:
+            best, start, end = total, first, number + 1
+    assert best is not None
+    return best / _SUM_STEPS, start, end
