@@ -6,7 +6,7 @@ import pytest
 from document_checks import check_document
 from zip_files import W, check_other_members, make_docx, make_package, read_members
 
-from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.document import UnitTranslation, UnwritableUnitsError, check_written, write_document
 from dragoman.documents.docx import parse_docx
 from expected_errors import raises_code
 
@@ -178,3 +178,26 @@ def test_all_parts_with_texts_are_translated() -> None:
 def test_document_of_another_kind_is_refused() -> None:
     with raises_code("unknown-format"):
         parse_docx(make_package({"xl/workbook.xml": ("spreadsheetml.sheet.main", "<a/>")}))
+
+
+def test_same_tags_prove_that_no_paragraph_is_lost() -> None:
+    """A superscript is read by its letters, so the written file is read again."""
+    plain, raised = run(" two"), run("2", "<w:rPr><w:vertAlign w:val='superscript'/></w:rPr>")
+    for last, is_kept in ((plain, True), (raised, False)):
+        content = make_docx(f"<w:p w:rsidR='1'><w:r w:rsidR=\"2\"><w:t>One</w:t></w:r>{run('bold', BOLD)}{last}</w:p>")
+        document = parse_docx(content)
+        translations = {unit.id: UnitTranslation(unit.source.replace("One", "Eins & ")) for unit in document.units}
+        if document.units[0].markup == "xml":
+            translations = {name: UnitTranslation(item.text.replace("&", "&amp;")) for name, item in translations.items()}
+        written = write_document(document, translations)
+        assert document.keeps_tags is not None
+        assert document.keeps_tags(written, translations) is is_kept
+        check_written(document, translations, written, parse_docx)
+
+
+def test_written_file_that_lost_a_paragraph_is_no_good_one() -> None:
+    body = f"<w:p>{run('One')}</w:p><w:p>{run('Two')}</w:p>"
+    document = parse_docx(make_docx(body))
+    for old, new in (("Two", "Two Two"), ("Two", ""), (run("Two"), ""), ("Two", "Two<")):
+        with pytest.raises(UnwritableUnitsError):
+            check_written(document, {}, make_docx(body.replace(old, new)), parse_docx)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents import html_file
-from dragoman.documents.document import UnitTranslation, check_written, write_document
+from dragoman.documents.document import UnitTranslation, UnwritableUnitsError, check_written, has_same_tags, write_document
 from dragoman.errors import DataError
 
 PAGE = """<!DOCTYPE html>
@@ -188,3 +188,50 @@ def test_tokens_follow_each_other_through_the_text(pieces: list[str]) -> None:
     assert "".join(text[token.start : token.end] for token in tokens) == text
     kinds = [token.kind for token in tokens]
     assert not any(before == after == "text" for before, after in pairwise(kinds))
+
+
+@pytest.mark.parametrize(
+    ("after", "texts", "is_kept"),
+    [
+        ("<p>Eins <b>zwei</b></p>\n<p>drei</p>", ["Eins <b>zwei</b>", "drei"], True),
+        ('<p lang="de">Eins <b>zwei</b></p>\n<p>drei</p>', ["Eins <b>zwei</b>", "drei"], True),
+        ("<p>Eins &amp; <b>zwei</b></p>\n<p>drei</p>", ["Eins & <b>zwei</b>", "drei"], True),
+        ("<p>Eins <b>zwei</b></p>\n<p>drei</p>", ["Eins <b>zwei</b>"], False),
+        ("<p>Eins <b>zwei</b></p>\n<p>drei</p>", ["Eins <b>zwei</b>", "drei", "vier"], False),
+        ("<p>Eins <b>zwei</b></p>\n<p>drei drei</p>", ["Eins <b>zwei</b>", "drei"], False),
+        ("<p><b>zwei</b> Eins</p>\n<p>drei</p>", ["<b>zwei</b> Eins", "drei"], False),
+        ("<p>Eins <i>zwei</i></p>\n<p>drei</p>", ["Eins <i>zwei</i>", "drei"], False),
+        ("<p>Eins <b>zwei</b></p>\n<p>3</p>", ["Eins <b>zwei</b>", "3"], False),
+        ("<p>Eins < 2 <b>zwei</b></p>\n<p>drei</p>", ["Eins < 2 <b>zwei</b>", "drei"], False),
+        ("<p>Eins <b>zwei</b></p>\n<p></p>", ["Eins <b>zwei</b>"], False),
+    ],
+)
+def test_same_tags_prove_that_no_text_is_lost(after: str, texts: list[str], is_kept: bool) -> None:
+    assert has_same_tags(["<p>One <b>two</b></p>", "\n<p>three</p>"], [after], texts) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("page", "is_kept"),
+    [
+        (b"<p>One <b>two</b></p><p>three</p>", True),
+        (b'<p>One <a title="x > y">two</a></p>', False),
+        (b"<p>One <!-- <b> --> two</p>", False),
+        (b"<p>One</p><script>if (a < b) c()</script>", False),
+        (b"<p>One</p><pre>two</pre>", False),
+    ],
+)
+def test_written_page_is_read_again_unless_its_tags_are_plain(page: bytes, is_kept: bool) -> None:
+    document = html_file.parse(page)
+    translations = {unit.id: UnitTranslation(unit.source.replace("One", "Eins")) for unit in document.units}
+    content = write_document(document, translations)
+    assert document.keeps_tags is not None
+    assert document.keeps_tags(content, translations) is is_kept
+    check_written(document, translations, content, html_file.parse)
+
+
+def test_page_that_lost_or_doubled_a_text_is_no_good_one() -> None:
+    page = b"<p>One <b>two</b></p><p>three</p>"
+    document = html_file.parse(page)
+    for old, new in ((b"three", b""), (b"three", b"three three"), (b"<b>two</b>", b"two two"), (b"three", b"four")):
+        with pytest.raises(UnwritableUnitsError):
+            check_written(document, {}, page.replace(old, new), html_file.parse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def project_links(source: CodedText, translation: str, links: list[tuple[int, in
     weights = np.zeros((len(split_units(translation)), len(split_units(source.clean.text))))
     for source_unit, target_unit in links:
         weights[target_unit, source_unit] = 1.0
-    return project(source, translation, weights)
+    return project(source, translation, weights.tolist())
 
 
 @pytest.mark.parametrize(
@@ -138,14 +139,14 @@ def test_unit_that_attends_elsewhere_belongs_to_no_code() -> None:
     """The particle between the two words has a tenth of their attention, all of it to the element."""
     source = parse_markup("go <b>home</b>", is_html=True)
     weights = np.array([[0.0, 1.0], [0.0, 0.1], [1.0, 0.0]])
-    assert project(source, "heim da gehen", weights) == "<b>heim</b> da gehen"
+    assert project(source, "heim da gehen", weights.tolist()) == "<b>heim</b> da gehen"
 
 
 def test_place_of_each_element_is_looked_for_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """All elements compete for one place if weights are equal. To search each free part would take n²/2 searches."""
     calls = 0
 
-    def count(*gains: projection.Weights) -> tuple[float, int, int]:
+    def count(*gains: Sequence[float]) -> tuple[float, int, int]:
         nonlocal calls
         calls += 1
         return find_maximum_subarray(*gains)
@@ -153,7 +154,7 @@ def test_place_of_each_element_is_looked_for_twice_at_most(monkeypatch: pytest.M
     monkeypatch.setattr(projection, "find_maximum_subarray", count)
     size = 300
     source = parse_markup(" ".join(f"<b>a{number}</b>" for number in range(size)), is_html=True)
-    result = project(source, " ".join(f"b{number}" for number in range(size)), np.ones((size, size)))
+    result = project(source, " ".join(f"b{number}" for number in range(size)), np.ones((size, size)).tolist())
     assert result.count("<b>") == size
     assert calls <= 2 * size
 
@@ -163,13 +164,13 @@ def test_many_points_share_the_search_for_their_gap() -> None:
     source = CodedText(
         tuple(Element("<b>", (f"a{number} ",), "</b>") for number in range(500)) + (Point("<br/>"),) * 20_000 + ("end",)
     )
-    result = project(source, " ".join(f"b{number}" for number in range(501)), np.eye(501))
+    result = project(source, " ".join(f"b{number}" for number in range(501)), np.eye(501).tolist())
     assert result.count("<br/>") == 20_000
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=12))
 def test_maximum_subarray_is_the_best_of_all_runs(gains: list[float]) -> None:
-    best, start, end = find_maximum_subarray(np.array(gains))
+    best, start, end = find_maximum_subarray(gains)
     runs = [sum(gains[i:j]) for i in range(len(gains)) for j in range(i + 1, len(gains) + 1)]
     assert best == pytest.approx(max(runs), abs=1e-8)
     assert sum(gains[start:end]) == pytest.approx(best, abs=1e-8)
@@ -182,7 +183,7 @@ def test_maximum_subarray_counts_gains_of_both_ends(rows: list[tuple[float, floa
     def add(start: int, end: int) -> float:
         return float(gains[start:end].sum() + starts[start] + ends[end - 1])
 
-    best, start, end = find_maximum_subarray(gains, starts, ends)
+    best, start, end = find_maximum_subarray(gains.tolist(), starts.tolist(), ends.tolist())
     assert best == pytest.approx(max(add(i, j) for i in range(len(rows)) for j in range(i + 1, len(rows) + 1)), abs=1e-8)
     assert add(start, end) == pytest.approx(best, abs=1e-8)
 
@@ -215,7 +216,7 @@ def test_every_code_is_in_the_translation_once(parts: list[Part], translation: s
     source = CodedText(tuple(parts), is_escaped=True)
     shape = (len(split_units(translation)), len(split_units(source.clean.text)))
     weights = data.draw(arrays(np.float64, shape, elements=st.floats(0, 1))) if all(shape) else np.zeros(shape)
-    result = project(source, translation, weights)
+    result = project(source, translation, weights.tolist())
     assert sorted(re.findall("<[^>]*>", result)) == sorted(re.findall("<[^>]*>", source.write()))
     projected = parse_markup(result, is_html=False)
     assert not any(re.fullmatch("</?e[^>]*>", markup) for markup in list_points(projected.parts))

@@ -10,8 +10,9 @@ import html
 import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Literal, Protocol
 
 from dragoman.documents.reading import check_goes_on, check_text
@@ -32,6 +33,13 @@ _LANGUAGE_ATTRIBUTE = re.compile(
 )
 _DIRECTED_TEXT = re.compile(r'<span dir="rtl">(.*)</span>', re.DOTALL)
 _PART_BYTES = 2**20
+_ANY_TAG = re.compile("(<[^<>]*>)")
+# A tag that ends at its first >, and a declaration or comment that does.
+_WHOLE_TAG = re.compile(
+    r"""</?+[A-Za-z][^<>"'=]*+(?:=\s*+(?:"[^"<>]*+"|'[^'<>]*+'|[^\s"'<>=]++)[^<>"'=]*+)*+>|<!(?i:doctype)[^<>"'\[]*+>"""
+    r"""|<\?xml\s[^<>]*+>|<!--[^<>]*+(?<=--)>"""
+)
+_MAX_KNOWN_TAGS = 1000
 UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
 """State of a unit before the translation: without one, with one to be checked, with a good one, or not to be changed."""
 
@@ -182,6 +190,8 @@ class Document:
             then needs less memory; None for all others
         is_written: function from new bytes and all translations to whether the bytes have them, for formats whose units may be
             others when they are read again; None for all others
+        keeps_tags: function from new bytes and all translations to whether the bytes have the same tags and these texts; false
+            if only reading them can tell it. None for formats without it.
         skipped: numbers of texts that are no units although readers see them, by what they are, such as "names of sheets"
         boundaries: which line breaks end a text, as `recorded_boundaries` gives it
         keep_anchors: procedure that keeps the anchors of headings that other pages link to; and whether the page is one of Hugo
@@ -201,6 +211,7 @@ class Document:
     assemble: Callable[[bytes, Iterable[Edit]], bytes] = field(default=apply_edits, repr=False)
     iter_units: Callable[[bytes], Iterable[Unit]] | None = field(default=None, repr=False)
     is_written: Callable[[bytes, Mapping[str, UnitTranslation]], bool] | None = field(default=None, repr=False)
+    keeps_tags: Callable[[bytes, Mapping[str, UnitTranslation]], bool] | None = field(default=None, repr=False)
     other_units: Sequence[Unit] = field(default=(), repr=False)
     skipped: Mapping[str, int] = field(default_factory=dict, repr=False)
     boundaries: Sequence[bytes] = field(default=(), repr=False)
@@ -271,6 +282,9 @@ def check_written(
         if not document.is_written(content, translations):
             raise UnwritableUnitsError(f"the {document.format} file cannot be written back: it would have other texts")
         return
+    with suppress(DataError):  # then reading tells what is wrong
+        if document.keeps_tags is not None and document.keeps_tags(content, translations):
+            return
     units = {unit.id: unit for unit in (*document.units, *document.other_units)}
     num_units = 0
     differing: list[tuple[Unit, Unit]] = []
@@ -293,6 +307,48 @@ def check_written(
     raise UnwritableUnitsError(
         f"the {document.format} file cannot be written back: {detail}; translate this file by hand", names
     )
+
+
+def has_same_tags(before: Iterable[str], after: Iterable[str], texts: Iterable[str]) -> bool:
+    """Return whether two markups have the same tags in the same order, and the second one has these texts between them.
+
+    Then both are read with the same structure. Languages and directions that tags state may differ. A text with letters has to
+    have some, and one of white space stays. False also if the end of a tag cannot be told by its form.
+
+    before, after: parts of the markups, which end behind a tag
+    texts: texts of the units in order, with tags and character references
+    """
+    expected = (folded for text in texts for piece in _ANY_TAG.split(text)[::2] if (folded := _fold_markup(piece)))
+    known: set[str] = set()
+    for (text, tag), (new_text, new_tag) in zip_longest(_iter_tags(before), _iter_tags(after), fillvalue=("", "")):
+        if tag != new_tag and (not tag or _LANGUAGE_ATTRIBUTE.sub("", tag) != _LANGUAGE_ATTRIBUTE.sub("", new_tag)):
+            return False
+        if new_tag not in known and new_tag:
+            if not _WHOLE_TAG.fullmatch(tag) or not _WHOLE_TAG.fullmatch(new_tag):
+                return False
+            if len(known) < _MAX_KNOWN_TAGS:
+                known.add(new_tag)
+        if not new_text or new_text.isspace():
+            if text and not text.isspace():
+                return False
+            continue
+        if "<" in new_text or ">" in new_text or any(map(str.isalpha, text)) != any(map(str.isalpha, new_text)):
+            return False
+        if next(expected, "") != _fold_markup(new_text):
+            return False
+    return next(expected, "") == ""
+
+
+def _iter_tags(parts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each tag of a markup with the text before it, and the text at the end with an empty tag."""
+    for part in parts:
+        check_goes_on()
+        pieces = iter(_ANY_TAG.split(part))
+        yield from ((text, tag) for text, tag in zip_longest(pieces, pieces, fillvalue="") if text or tag)
+
+
+def _fold_markup(text: str) -> str:
+    return " ".join((html.unescape(text) if "&" in text else text).split())
 
 
 def list_all_units(document: Document) -> list[Unit]:

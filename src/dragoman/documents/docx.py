@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles
-from dragoman.documents.document import Document
+from dragoman.documents.document import Document, Unit, UnitTranslation, has_same_tags
 from dragoman.documents.office_languages import CORE_TYPE, edit_stated, find_languages, read_core_language
 from dragoman.documents.office_package import list_parts
 from dragoman.documents.office_texts import CHART_DATA, CHART_TYPE, add_properties, count_chart_data
 from dragoman.documents.reading import check_parts
 from dragoman.documents.run_paragraphs import add_paragraphs
 from dragoman.documents.script_languages import ScriptLanguages
-from dragoman.documents.xml_spans import XmlElement
+from dragoman.documents.xml_spans import XmlElement, XmlSource, check_well_formed, escape_xml
 from dragoman.documents.xml_units import UnitList
 from dragoman.documents.zip_document import ZipMembers
 
@@ -21,6 +22,12 @@ _PART_TYPES = tuple(
     f"wordprocessingml.{name}+xml"
     for name in ("document.main", "template.main", "header", "footer", "footnotes", "endnotes", "comments")
 )
+# What is written anew or left out with a run: it changes neither texts nor their order.
+_RUN_NOTES = re.compile(
+    r' xml:space="preserve"| w:rsid\w*+="[^"<>]*+"|<w:(?:lang|noProof|proofErr|lastRenderedPageBreak)\b[^<>]*+/>'
+)
+_READ_BY_TEXT = re.compile(r"<w:(?:vertAlign|framePr)\b")
+"""Properties with which a run or a paragraph is read by its letters."""
 _STYLES_TYPE, _SETTINGS_TYPE = "wordprocessingml.styles+xml", "wordprocessingml.settings+xml"
 
 
@@ -37,6 +44,7 @@ def parse_docx(content: bytes) -> Document:
     for name in list_parts(members, (CHART_TYPE,)):
         add_paragraphs(units, members, name, styles)
     add_properties(units, members)
+    ordered = list(units.units)
     stating: dict[str, tuple[str, ...]] = dict.fromkeys(_PART_TYPES, ("sectPr", "tblPr"))
     stating |= {_STYLES_TYPE: ("lang",), _SETTINGS_TYPE: ("themeFontLang",), CORE_TYPE: ("language",)}
     return units.make_document(
@@ -45,8 +53,36 @@ def parse_docx(content: bytes) -> Document:
         source_language=units.settle_language(styles.language or read_core_language(members)),
         make_document_edits=lambda translations, language: edit_stated(stating, members, translations, language),
         assemble=members.assemble,
+        keeps_tags=lambda content, translations: _keeps_tags(members, ordered, content, translations),
         skipped={CHART_DATA: count_chart_data(members), "choices of lists": _count_choices(members, names)},
     )
+
+
+def _keeps_tags(
+    members: ZipMembers, units: Sequence[Unit], content: bytes, translations: Mapping[str, UnitTranslation]
+) -> bool:
+    """Return whether a written file has the tags of a document, with the texts of the units or their translations."""
+    texts: dict[str, list[str]] = {}
+    for unit in units:
+        name, _, number = unit.id.rpartition("/")
+        if name not in members.members or not number.partition("#")[0].isdecimal():
+            return False
+        text = translations[unit.id].text if unit.id in translations else unit.source
+        texts.setdefault(name, []).append(text if unit.markup == "xml" else escape_xml(text))
+    written = ZipMembers(content, "docx")
+    return all(_keeps_member(members.read_xml(name), written.read_xml(name), texts[name]) for name in texts)
+
+
+def _keeps_member(source: XmlSource, written: XmlSource, texts: Sequence[str]) -> bool:
+    if not any(map(_READ_BY_TEXT.search, source.iter_markup())):
+        check_well_formed(written)
+        return has_same_tags(_iter_plain(source), _iter_plain(written), texts)
+    return False
+
+
+def _iter_plain(source: XmlSource) -> Iterator[str]:
+    """Yield the markup of a member, in parts that end behind a tag, without what a program notes in runs."""
+    return (_RUN_NOTES.sub("", markup).replace("<w:rPr></w:rPr>", "") for markup in source.iter_markup())
 
 
 def _read_styles(members: ZipMembers) -> FontStyles:

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 
-from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits, divide_units
+from dragoman.documents.document import (
+    Document,
+    Edit,
+    Unit,
+    UnitTranslation,
+    apply_ordered_edits,
+    divide_units,
+    has_same_tags,
+)
 from dragoman.documents.encoded_text import EncodedText, check_encoding, decode
 from dragoman.documents.html_languages import DIRECTION, ROOT_TAGS, LanguageScopes, PageLanguage, Statement
 from dragoman.documents.reading import check_codes, check_goes_on, check_tags, check_text, check_texts
@@ -32,6 +40,7 @@ KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe
 
 MIN_LONG_TAG = 2**16
 """Length of a tag whose attributes are counted before they are read."""
+_PART_CHARACTERS = 2**15
 _XML_ENCODING = re.compile(rb"<\?xml\s[^<>]*?\bencoding\s*+=\s*+[\"']([\w.:-]++)")
 _NAMES_FOR_BROWSERS = {
     "ascii": "windows-1252", "iso8859-1": "windows-1252", "iso8859-9": "windows-1254",
@@ -188,6 +197,7 @@ def parse(content: bytes) -> Document:
         make_document_edits=reader.make_edits,
         assemble=apply_ordered_edits,
         iter_units=lambda content: _PageReader(_decode(content)).read(),
+        keeps_tags=lambda content, translations: reader.keeps_tags(units, _decode(content), translations),
     )
 
 
@@ -420,6 +430,14 @@ class _PageReader:
             return part.shown
         return _SPACE.sub(" ", part) if token.is_text else part
 
+    def keeps_tags(self, units: Sequence[Unit], written: EncodedText, translations: Mapping[str, UnitTranslation]) -> bool:
+        """Return whether a written page has the tags of this one, with the texts of the units or their translations."""
+        if _TEMPLATE.search(written.text):
+            return False
+        own = (unit for unit in units if int(unit.id) not in self._attributes)
+        texts = (translations[unit.id].text if unit.id in translations else unit.source for unit in own)
+        return has_same_tags(_iter_parts(self.text.text), _iter_parts(written.text), texts)
+
     def make_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         """Yield the edits of all texts and attributes, and of the language of the page, in the order of the page."""
         first = next(iter(translations.values()), UnitTranslation(""))
@@ -478,6 +496,15 @@ class _PageReader:
             output += self.text.text[position:start] + new
             position = end
         return output + self.text.text[position : tag.end]
+
+
+def _iter_parts(text: str) -> Iterator[str]:
+    """Yield a page in parts that end behind a tag."""
+    start = 0
+    while start < len(text):
+        end = text.find(">", start + _PART_CHARACTERS) + 1 or len(text)
+        yield text[start:end]
+        start = end
 
 
 def _find_breaks(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> list[int]:

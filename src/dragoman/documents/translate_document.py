@@ -580,8 +580,8 @@ def _find_goals(source: str, result: TextTranslation, starts: Sequence[int]) -> 
     goals: list[float] = []
     for start in starts:
         number = sum(first < start for first, _ in source_units)
-        before, after = weights[:, :number].sum(axis=1), weights[:, number:].sum(axis=1)
-        costs = [float(after[:cut].sum() + before[cut:].sum()) for cut in range(len(target_units) + 1)]
+        before, after = [sum(row[:number]) for row in weights], [sum(row[number:]) for row in weights]
+        costs = [sum(after[:cut]) + sum(before[cut:]) for cut in range(len(target_units) + 1)]
         best = costs.index(min(costs))
         goals.append(float(target_units[best][0] if best < len(target_units) else len(result.text)))
     return goals

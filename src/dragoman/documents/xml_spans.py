@@ -512,6 +512,18 @@ def _read_attributes(attributes: dict[str, str]) -> Mapping[str, str]:
     return values
 
 
+def check_well_formed(source: XmlSource) -> None:
+    """Raise DataError for a file that is not well formed."""
+    encoding = source.encoding
+    parser = expat.ParserCreate(None if encoding.startswith("utf-16-") else encoding)
+    try:
+        for start in range(0, len(source.content), _CHUNK_BYTES):
+            parser.Parse(source.content[start : start + _CHUNK_BYTES], False)
+        parser.Parse(b"", True)
+    except (expat.ExpatError, ValueError, LookupError) as error:
+        raise DataError(f"not XML that can be read: {error}", code="invalid-format") from None
+
+
 def escape_xml(text: str) -> str:
     """Return a text as XML. Raises DataError for a character that XML cannot hold."""
     if (illegal := _ILLEGAL_CHARACTER.search(text)) is not None:

@@ -420,6 +420,7 @@ class UnitList:
         make_plural_edits: Callable[[str], Sequence[Edit]] = add_no_plural_forms,
         assemble: Callable[[bytes, Iterable[Edit]], bytes] = apply_edits,
         skipped: Mapping[str, int] | None = None,
+        keeps_tags: Callable[[bytes, Mapping[str, UnitTranslation]], bool] | None = None,
     ) -> Document:
         """Return the document with these units."""
         texts, others = (self.units, []) if format_name in _NAMED_FORMATS else divide_units(self.units)
@@ -434,5 +435,6 @@ class UnitList:
             make_plural_edits=make_plural_edits,
             assemble=assemble,
             other_units=others,
+            keeps_tags=keeps_tags,
             skipped={name: number for name, number in (skipped or {}).items() if number},
         )

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, pairwise
+from operator import mul
 from typing import TypeGuard
-
-import numpy as np
-import numpy.typing as npt
 
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.inference.translation_result import Translation
@@ -28,7 +26,6 @@ from dragoman.text.marks import MARK_CHARACTERS, can_hold_marks, ends_in_marks, 
 from dragoman.text.projection import project, split_units
 from dragoman.text.references import count_sign, read_reference
 
-Weights = npt.NDArray[np.float64]
 MAX_GAP = 16
 """Most characters of a text between two pieces of it."""
 _SIGNS = re.compile(r"[^\w\s]{1,3}|x")
@@ -139,6 +136,8 @@ def read_placeholders(segment: CodedText) -> Reading:
     if not segment.has_codes:
         return Reading(segment)
     points = list(_list_points(segment.parts))
+    if not points:
+        return Reading(segment)
     references = tuple(point for point in points if point.text and read_reference(point.markup))
     merged = replace(segment, parts=tuple(_merge_points(segment.parts, lambda point: point.text or None)))
     if not references:
@@ -241,33 +240,37 @@ def _list_placeholders(parts: Sequence[Part]) -> Iterator[str]:
     return (point.text for point in _list_points(parts) if point.text)
 
 
-def _anchor_marks(weights: Weights, source: str, target: str) -> None:
+def _anchor_marks(weights: list[list[float]], source: str, target: str) -> None:
     """Let each mark of a target attend to the same mark of its source alone, in place."""
     columns = {source[start:end]: column for column, (start, end) in enumerate(split_units(source))}
-    for row, (start, end) in zip(weights, split_units(target), strict=True):
+    for number, (start, end) in enumerate(split_units(target)):
         mark = target[start:end]
         if mark in MARK_CHARACTERS and mark in columns:
-            row[:] = 0.0
-            row[columns[mark]] = 1.0
+            weights[number] = [float(column == columns[mark]) for column in range(len(weights[number]))]
 
 
-def compute_unit_weights(translation: Translation, source: str) -> Weights:
+def compute_unit_weights(translation: Translation, source: str) -> list[list[float]]:
     """Return the attention of each unit of a translation, the mean of its pieces, to each unit of its source. (T, S)
 
     translation: translation with attention
     """
-    shape = len(split_units(translation.text)), len(split_units(source))
-    if not translation.attention or not all(shape):
-        return np.zeros(shape)
-    rows = np.asarray(translation.attention, dtype=np.float64)[: len(translation.tokens), : len(translation.source_tokens)]
-    by_source_unit = _add_columns(rows, _match_pieces(translation.source_tokens, source, rows.shape[1]), shape[1])
-    target_shares = _match_pieces(translation.tokens, translation.text, len(rows))
-    if target_shares.are_units(len(rows), shape[0]):
-        return by_source_unit
-    # The pieces of each unit are counted, because their mean is taken.
-    totals = np.bincount(target_shares.units, target_shares.parts, shape[0])
-    weights: Weights = _add_columns(by_source_unit.T, target_shares, shape[0]) / np.where(totals > 0, totals, 1.0)
-    return weights.T
+    num_units, num_source_units = len(split_units(translation.text)), len(split_units(source))
+    if not translation.attention or not num_units or not num_source_units:
+        return [[0.0] * num_source_units for _ in range(num_units)]
+    rows = translation.attention[: len(translation.tokens)]
+    shares = _match_pieces(translation.source_tokens, source, min(len(translation.source_tokens), len(rows[0])))
+    by_source_unit = shares.sum_pieces(rows, num_source_units)
+    shares = _match_pieces(translation.tokens, translation.text, len(rows))
+    weights = [[0.0] * num_source_units] * num_units
+    for unit, first, last in shares.list_runs():
+        unit_rows = [by_source_unit[piece] for piece in shares.pieces[first:last]]
+        parts = shares.parts[first:last]
+        if parts == [1.0]:  # so are most
+            weights[unit] = unit_rows[0]
+        else:
+            total = sum(parts)
+            weights[unit] = [sum(map(mul, column, parts)) / total for column in zip(*unit_rows, strict=True)]
+    return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,31 +281,28 @@ class _Shares:
     units: list[int]
     parts: list[float]
 
-    def are_units(self, num_pieces: int, num_units: int) -> bool:
-        """Return whether each piece is one unit, and each unit one piece."""
-        return num_pieces == num_units == len(self.pieces) == self.parts.count(1.0) and self.units == self.pieces == list(
-            range(num_units)
-        )
+    def list_runs(self) -> list[tuple[int, int, int]]:
+        """Return each unit that has a piece, with the first of its pieces in the lists and the place behind the last."""
+        starts = [number for number, (before, unit) in enumerate(pairwise([-1, *self.units])) if unit != before]
+        return [(self.units[first], first, last) for first, last in pairwise([*starts, len(self.units)])]
 
-
-def _add_columns(weights: Weights, shares: _Shares, num_units: int) -> Weights:
-    """Return the weights of units from those of pieces. (N, P) to (N, U)"""
-    pieces, units = shares.pieces, shares.units
-    if shares.are_units(weights.shape[1], num_units):
-        return weights
-    if not pieces:
-        return np.zeros((len(weights), num_units))
-    starts = [number for number, (before, unit) in enumerate(pairwise([-1, *units])) if unit != before]
-    if len(pieces) != weights.shape[1] or len(set(pieces)) != len(pieces):
-        weights = weights[:, pieces]
-    if shares.parts.count(1.0) != len(pieces):
-        weights = weights * shares.parts
-    sums = weights if len(starts) == len(pieces) else np.add.reduceat(weights, starts, axis=1)
-    if len(starts) == num_units:
-        return sums
-    output = np.zeros((len(weights), num_units))
-    output[:, [units[start] for start in starts]] = sums
-    return output
+    def sum_pieces(self, rows: Sequence[Sequence[float]], num_units: int) -> list[list[float]]:
+        """Return rows of the weights of units from rows of those of pieces."""
+        runs = self.list_runs()
+        divided = [(number, part) for number, part in enumerate(self.parts) if part != 1.0]
+        has_all = len(runs) == num_units
+        output: list[list[float]] = []
+        for row in rows:
+            weights = [row[piece] for piece in self.pieces]
+            for number, part in divided:
+                weights[number] *= part
+            if len(runs) < len(weights):
+                weights = [sum(weights[first:last]) for _, first, last in runs]
+            if not has_all:
+                by_unit = dict(zip((unit for unit, _, _ in runs), weights, strict=True))
+                weights = [by_unit.get(unit, 0.0) for unit in range(num_units)]
+            output.append(weights)
+        return output
 
 
 def _match_pieces(pieces: Sequence[str], text: str, num_pieces: int) -> _Shares:

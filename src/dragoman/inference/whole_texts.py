@@ -68,6 +68,7 @@ MAX_TERM_COST = 0.5
 """Fall of the mean log-probability of the tokens, in nats, up to which a translation with a required term is taken."""
 
 _SPACES = re.compile(r"[ \t\n\r\f]+")
+_SPACE_RUN = re.compile(r"[\t\n\r\f]|  ")
 _BREAK_TAG = re.compile(r"<(?:br\d*(?:\s[^<>]*)?/?|tab\d+/)>", re.IGNORECASE)
 _TAG_NAME = re.compile(r"(?:<|&lt;)/?([A-Za-z][^\s<>/&]*)")
 
@@ -725,7 +726,8 @@ def _divide_run(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool
         for is_sentence, sentence in _cut_sentences(core, options):
             if is_sentence:
                 left, inner, right = _peel(sentence, is_escaped=is_escaped)
-                if options.markup == "html" or (options.markup == "xml" and not options.keep_line_breaks):
+                is_folded = options.markup == "html" or (options.markup == "xml" and not options.keep_line_breaks)
+                if is_folded and _SPACE_RUN.search("".join(map(_get_surface, inner))):
                     inner = tuple(map(_collapse_spaces, inner))
                 yield from (piece for piece in (left, CodedText(inner, is_escaped), right) if piece)
             else:
@@ -776,6 +778,9 @@ def _cut_sentences(parts: Sequence[Part], options: TextOptions) -> Iterator[tupl
     text = "".join(surfaces)
     spans = split_sentences(text, options.source_language, protected) if options.split_sentences else [(0, len(text))]
     spans = cut_long_spans(text, spans, protected, MAX_SENTENCE_CHARACTERS)
+    if spans == [(0, len(text))] and surfaces[-1] and "" not in parts:  # so are most
+        yield True, tuple(parts)
+        return
     span_ends, edges = [end for _, end in spans], list(chain.from_iterable(spans))
 
     def find_sentence(start: int, end: int) -> int:

@@ -32,6 +32,7 @@ from dragoman.text.inline_tokens import (
     tokenize_markup,
     tokenize_text,
 )
+from dragoman.text.placeholders import may_have_codes
 from dragoman.text.references import REFERENCE, is_icon, is_invisible, spells_word
 
 __all__ = ["BLOCK_TAGS", "BREAK_TAGS", "INLINE_TAGS", "OPAQUE_TAGS", "VOID_TAGS"]
@@ -39,6 +40,10 @@ __all__ = ["BLOCK_TAGS", "BREAK_TAGS", "INLINE_TAGS", "OPAQUE_TAGS", "VOID_TAGS"
 Markup = Literal["none", "html", "xml"]
 """Markup of a text: none, or tags with character references."""
 
+# The tag of an element, and its slash and name as `tokenize_markup` reads them. Neither < nor > stands inside.
+_SIMPLE_TAG = re.compile(r"(<(/?)([A-Za-z][^\s<>/]*+)[^<>]*+>)")
+_MAX_SIMPLE_PIECES = 200
+"""Most pieces of a fragment that is read by one pattern. No element in it is too deep."""
 _NO_TRANSLATION = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"'][^\"']*\bnotranslate\b", re.IGNORECASE)
 
 MAX_CACHED_CHARACTERS = 500
@@ -226,9 +231,54 @@ def parse_markup(
     """
     if "<" not in text and "&" not in text and is_plain(text, rules, keep_line_breaks=keep_line_breaks):
         return CodedText((text,) if text else (), is_escaped=True)
+    kept = opaque | OPAQUE_TAGS if is_html else opaque
+    if (
+        not (keep_line_breaks or language or rules.kept)
+        and (parts := _parse_nested(text, is_html=is_html, kept=kept)) is not None
+    ):
+        return CodedText(parts, is_escaped=True)
     tokens = list(tokenize_markup(text, is_html=is_html, keep_line_breaks=keep_line_breaks))
-    builder = _PartTreeBuilder(tokens, rules, opaque | OPAQUE_TAGS if is_html else opaque, is_escaped=True, language=language)
+    builder = _PartTreeBuilder(tokens, rules, kept, is_escaped=True, language=language)
     return CodedText(tuple(builder.build(0, len(tokens))), is_escaped=True)
+
+
+def _parse_nested(text: str, *, is_html: bool, kept: frozenset[str]) -> tuple[Part, ...] | None:
+    """Return the parts of a fragment whose codes are pairs of tags that nest and void tags, as most are, in less time.
+
+    None for any other, which has to be read token by token.
+
+    kept: names of elements that are kept with their content
+    """
+    if "&" in text or "translate" in text.lower():
+        return None
+    pieces = _SIMPLE_TAG.split(text)
+    texts = "".join(pieces[::4])
+    if len(pieces) > _MAX_SIMPLE_PIECES or "<" in texts or ">" in texts or may_have_codes(texts):
+        return None
+    parts: list[Part] = []
+    stack: list[tuple[str, str, list[Part]]] = []
+    remaining = iter(pieces)
+    for words in remaining:
+        if words:
+            parts.append(words)
+        tag, slash, name = next(remaining, ""), next(remaining, ""), next(remaining, "")
+        if not tag:
+            break
+        name = name.lower() if is_html else name
+        if tag.endswith("/>") or (is_html and name in VOID_TAGS):
+            parts.append(Point(tag, is_break=is_html and name in BREAK_TAGS))
+        elif not slash:
+            if name in kept:
+                return None
+            stack.append((name, tag, parts))
+            parts = []
+        else:
+            if not stack or stack[-1][0] != name:
+                return None
+            _, start_tag, outer = stack.pop()
+            outer.append(Element(start_tag, tuple(parts), tag) if parts else Point(start_tag + tag))
+            parts = outer
+    return None if stack else tuple(parts)
 
 
 # A text is read for its segments, for the check of each, and for that of the whole text.

@@ -14,16 +14,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import log
-
-import numpy as np
-import numpy.typing as npt
 
 from dragoman.languages import UNSPACED
 from dragoman.text.inline_codes import CodedText, Element, Point, Slot, escape
 
 Span = tuple[int, int]
-Weights = npt.NDArray[np.float64]
+Weights = Sequence[Sequence[float]]
 Flags = Sequence[bool]
 
 # A word in katakana is one unit, because nothing inside it has a meaning of its own.
@@ -77,10 +75,9 @@ def project(source: CodedText, translation: str, weights: Weights) -> str:
     return _Writer(projection, is_escaped=source.is_escaped).write(root)
 
 
-def _compute_median(numbers: Weights) -> float:
-    """Return the median of numbers, as `np.median` does, whose preparation takes longer than the work for one text."""
-    ordered = np.sort(numbers, axis=None)
-    return float((ordered[(ordered.size - 1) // 2] + ordered[ordered.size // 2]) / 2)
+def _compute_median(numbers: Sequence[float]) -> float:
+    ordered = sorted(numbers)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _join_units(text: str, units: Sequence[Span], weights: Weights) -> tuple[tuple[Span, ...], Weights]:
@@ -98,8 +95,8 @@ def _join_units(text: str, units: Sequence[Span], weights: Weights) -> tuple[tup
             continue
         starts.append(number)
         joined.append((start, ends.get(start, end)))
-    sizes = np.diff([*starts, len(units)])
-    return tuple(joined), np.add.reduceat(weights, starts, axis=0) / sizes[:, None]
+    runs = pairwise([*starts, len(units)])
+    return tuple(joined), [[sum(column) / len(column) for column in zip(*weights[i:j], strict=True)] for i, j in runs]
 
 
 @dataclass(slots=True)
@@ -125,15 +122,15 @@ class _Projection:
         self.source, self.target = source, target
         self.source_units, self.target_units = split_units(source), split_units(target)
         self._unit_starts, self._unit_ends = [start for start, _ in self.source_units], [end for _, end in self.source_units]
-        shape = (len(self.target_units), len(self.source_units))
-        if weights.shape != shape:
-            raise ValueError(f"weights: the shape is {weights.shape}, and the texts have {shape} units")
-        self.target_units, weights = _join_units(target, self.target_units, weights)
+        shape, lengths = (len(self.target_units), len(self.source_units)), {len(row) for row in weights}
+        if len(weights) != shape[0] or not lengths <= {shape[1]}:
+            raise ValueError(f"weights: {len(weights)} rows of lengths {sorted(lengths)}, and the texts have {shape} units")
+        self.target_units, self.weights = _join_units(target, self.target_units, weights)
         # A unit with less attention to the text than most attends elsewhere, for example to the end of the sentence, and
         # belongs to no code. The median, unlike 1, is also right for a model whose units all attend elsewhere in part.
-        totals = weights.sum(axis=1, keepdims=True)
-        totals = np.maximum(totals, _compute_median(totals)) if totals.size else totals
-        self.weights: list[list[float]] = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0).tolist()
+        totals = list(map(sum, self.weights))
+        median = _compute_median(totals) if totals else 0.0
+        self._totals = [(total if total > median else median) or 1.0 for total in totals]
         self._source_words, self._target_words = (
             [text[first:last] for first, last in units]
             for text, units in ((source, self.source_units), (target, self.target_units))
@@ -194,7 +191,7 @@ class _Projection:
         unit = bisect_right(self._unit_starts, slot.start) - 1
         if unit < 0 or slot.end > self._unit_ends[unit]:
             return None
-        column = [row[unit] for row in self.weights[start:end]]
+        column = self._get_shares(range(unit, unit + 1), start, end)
         if (unit == 0 and slot.start == self._unit_starts[0]) or not any(column):
             word = start + (end - start - 1) * unit // len(self.source_units)
         else:
@@ -229,6 +226,13 @@ class _Projection:
         """Return the source units of an element; none for a point and for an element without text."""
         return range(bisect_left(self._unit_starts, slot.start), bisect_right(self._unit_ends, slot.end))
 
+    def _get_shares(self, units: range, start: int, end: int) -> list[float]:
+        """Return the share of attention that each target unit from `start` to `end` has to these source units."""
+        rows = zip(self.weights[start:end], self._totals[start:end], strict=True)
+        if len(units) == 1:
+            return [row[units.start] / total for row, total in rows]
+        return [sum(row[units.start : units.stop]) / total for row, total in rows]
+
     def _find_run(self, slot: Slot, start: int, end: int, is_free: Flags | None = None) -> tuple[float, Span]:
         """Return the gain and the units of the best place of an element among the target units from `start` to `end`.
 
@@ -237,12 +241,7 @@ class _Projection:
         is_free: whether each of these units is free; None if all are
         """
         units = self._units_of(slot)
-        rows = self.weights[start:end]
-        if len(units) == 1:
-            shares = [row[units.start] for row in rows]
-        else:
-            shares = [sum(row[units.start : units.stop]) for row in rows]
-        gains = [log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS for p in shares]
+        gains = [log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS for p in self._get_shares(units, start, end)]
         if is_free is not None:  # no run with the largest sum crosses a unit that costs more than any two runs differ
             loss = -1.0 - 2 * (sum(map(abs, gains)) + OTHER_MARK_LOSS + SPACE_GAIN)
             gains = [gain if free else loss for gain, free in zip(gains, is_free, strict=True)]
@@ -289,7 +288,7 @@ class _Projection:
         if num_before == len(self.source_units):
             return end
         unit = num_before - 1 if behind else num_before
-        column = [row[unit] for row in self.weights[start:end]]
+        column = self._get_shares(range(unit, unit + 1), start, end)
         if not any(column):
             gap = start + round((end - start) * num_before / len(self.source_units))
         else:  # of equal units, the last for a gap behind it, and the first for a gap before it

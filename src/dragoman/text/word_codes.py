@@ -20,6 +20,7 @@ from dragoman.text.inline_codes import CodedText, Element, Part, Point, write_pa
 _SCRIPT_TAGS = frozenset(("sup", "sub"))
 _READING_TAGS = frozenset(("rt", "rp", "rtc"))
 _TAG_NAME = re.compile(r"<([A-Za-z][^\s<>/]*)")
+_WORD_ELEMENT = re.compile(r"<(?:su[bp]|rp|rtc?)(?![^\s<>/])", re.IGNORECASE)
 _NOTE_LINK = re.compile(r"\shref\s*=\s*[\"']?[^\"'\s<>]*#|\b(?:noteref|footnote|doc-noteref)\b", re.IGNORECASE)
 _MARK = re.compile(
     r"[\s\[(]*(?:[\d*†‡§¶#.,;:/+−–-]+|[a-df-np-z]"
@@ -37,10 +38,32 @@ MAX_FORMULA_HEAD = 8
 
 def mark_word_codes(text: CodedText) -> CodedText:
     """Return a text whose elements inside words, as far as they are no text of their own, are points."""
-    if not any(isinstance(part, Element) for part in text.parts):
+    if not any(isinstance(part, Element) for part in text.parts) or not _may_have_word_codes(text.parts):
         return text
     parts = _mark_parts(text.parts, is_escaped=text.is_escaped)
     return text if parts == text.parts else replace(text, parts=parts)
+
+
+def _may_have_word_codes(parts: Sequence[Part]) -> bool:
+    """Return whether there is an element that a word may hold, or an index; most texts have none, and this is fast."""
+    is_after_text = False
+    for part in parts:
+        if isinstance(part, str):
+            if is_after_text:  # neighboring texts become one
+                return True
+            is_after_text = True
+            continue
+        is_after_text = False
+        if isinstance(part, Point):
+            if _is_index(part):
+                return True
+        elif (
+            _WORD_ELEMENT.match(part.start_tag)
+            or _may_have_word_codes(part.parts)
+            or (part.start_tag[:2] in ("<a", "<A") and _SIGNS.fullmatch(_get_text(part.parts)))
+        ):
+            return True
+    return False
 
 
 def is_note_mark(name: str, start_tag: str, text: str) -> bool:
