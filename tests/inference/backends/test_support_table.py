@@ -86,6 +86,8 @@ def test_table_agrees_with_chosen_gpu_backend(feature: str) -> None:
         with pytest.raises(DeviceError) as raised:
             choose_backend(request)
         assert raised.value.code == support.code
+        if support.code == "frontend-unsupported":  # in each precision
+            return
         request = replace(request, precision="float32", has_shortlist=False)
     assert choose_backend(request).name == "torch"
 
