@@ -25,7 +25,9 @@ from dragoman.config.section import SectionField
 from dragoman.errors import RecipeError
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "README.zh.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")]
+)
 BUILTIN_RECIPES = {path.stem for path in (ROOT / "src" / "dragoman" / "recipes").glob("*.toml")}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 README_MAX_WORDS = 700
