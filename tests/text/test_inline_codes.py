@@ -188,6 +188,14 @@ def test_maximum_subarray_counts_gains_of_both_ends(rows: list[tuple[float, floa
     assert add(start, end) == pytest.approx(best, abs=1e-8)
 
 
+@given(st.lists(st.tuples(*[st.integers(-3, 3).map(lambda number: number / 2)] * 3), min_size=1, max_size=12))
+def test_long_windows_have_the_runs_of_short_ones(rows: list[tuple[float, float, float]]) -> None:
+    """The sums of halves have many ties."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    assert projection._find_maximum_of_many(*columns) == find_maximum_subarray(*columns)
+    assert projection._find_maximum_of_many(columns[0], None, None) == find_maximum_subarray(columns[0])
+
+
 def parts_of_depth(depth: int) -> st.SearchStrategy[list[Part]]:
     text = st.text(alphabet="ab .,中文", min_size=1, max_size=8)
     point = st.integers(0, 99).map(lambda number: Point(f"<p{number}/>"))

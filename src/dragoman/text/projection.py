@@ -17,6 +17,8 @@ from functools import lru_cache
 from itertools import pairwise
 from math import log
 
+import numpy as np
+
 from dragoman.languages import UNSPACED
 from dragoman.text.inline_codes import CodedText, Element, Point, Slot, escape
 
@@ -44,6 +46,8 @@ SPACE_GAIN = 2.0
 """Gain of a run for each of its two edges at white space beside a character of a script without spaces."""
 MAX_CACHED_CHARACTERS = 10_000
 """Most characters of a text whose units are kept, because those of 64 longer texts would take a gigabyte."""
+_MANY_UNITS = 100
+"""Units from which arrays are faster than lists."""
 _SUM_STEPS = 10**9
 """Steps in 1 to which gains are rounded, so that equal sums are equal."""
 
@@ -73,6 +77,15 @@ def project(source: CodedText, translation: str, weights: Weights) -> str:
     end = len(projection.target_units)
     root = _Node(None, 0, end, projection.place(clean.slots, 0, end))
     return _Writer(projection, is_escaped=source.is_escaped).write(root)
+
+
+def _compute_gains(shares: Sequence[float]) -> list[float]:
+    """Return what each unit adds to a run, by its share of attention to the text of an element."""
+    if len(shares) < _MANY_UNITS:
+        return [log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS for p in shares]
+    p = np.array(shares)
+    gains: list[float] = (np.log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS).tolist()
+    return gains
 
 
 def _compute_median(numbers: Sequence[float]) -> float:
@@ -136,6 +149,9 @@ class _Projection:
             for text, units in ((source, self.source_units), (target, self.target_units))
         )
         self._target_kinds = list(map(_get_kind, self._target_words))
+        self._window: Span = (0, 0)
+        self._edge_gains: dict[int, tuple[list[float], list[float]]] = {}
+        """Gains at the edges of runs in the last window of units, for each kind of word."""
         # None of the gaps of a text with spaces between all words.
         self._is_border = _find_borders(target, self.target_units) if _UNSPACED_CHARACTER.search(target) else None
 
@@ -241,19 +257,12 @@ class _Projection:
         is_free: whether each of these units is free; None if all are
         """
         units = self._units_of(slot)
-        gains = [log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS for p in self._get_shares(units, start, end)]
+        gains = _compute_gains(self._get_shares(units, start, end))
         if is_free is not None:  # no run with the largest sum crosses a unit that costs more than any two runs differ
             loss = -1.0 - 2 * (sum(map(abs, gains)) + OTHER_MARK_LOSS + SPACE_GAIN)
             gains = [gain if free else loss for gain, free in zip(gains, is_free, strict=True)]
-        kinds = self._target_kinds[start:end]
-        start_gains, end_gains = (
-            [0.0 if kind == source_kind else -OTHER_MARK_LOSS for kind in kinds]
-            for source_kind in (_get_kind(self._source_words[edge]) for edge in (units.start, units.stop - 1))
-        )
-        if self._is_border is not None:
-            borders = self._is_border[start : end + 1]
-            start_gains = [gain + SPACE_GAIN * border for gain, border in zip(start_gains, borders, strict=False)]
-            end_gains = [gain + SPACE_GAIN * border for gain, border in zip(end_gains, borders[1:], strict=True)]
+        start_gains, _ = self._get_edge_gains(_get_kind(self._source_words[units.start]), start, end)
+        _, end_gains = self._get_edge_gains(_get_kind(self._source_words[units.stop - 1]), start, end)
         gain, first, last = find_maximum_subarray(gains, start_gains, end_gains)
         if starts := self._find_words(units, start, end, is_free):
             middle = (first + last - len(units)) / 2
@@ -261,6 +270,19 @@ class _Projection:
             last = first + len(units)
             gain = max(gain, 0.0) + len(units)
         return gain, (start + first, start + last)
+
+    def _get_edge_gains(self, source_kind: int, start: int, end: int) -> tuple[list[float], list[float]]:
+        """Return the gains of a run that begins, or ends, with each unit of a window, for a source edge of this kind."""
+        if self._window != (start, end):
+            self._window, self._edge_gains = (start, end), {}
+        if source_kind not in self._edge_gains:
+            gains = [0.0 if kind == source_kind else -OTHER_MARK_LOSS for kind in self._target_kinds[start:end]]
+            borders = [False] * (end - start + 1) if self._is_border is None else self._is_border[start : end + 1]
+            self._edge_gains[source_kind] = (
+                [gain + SPACE_GAIN * border for gain, border in zip(gains, borders, strict=False)],
+                [gain + SPACE_GAIN * border for gain, border in zip(gains, borders[1:], strict=True)],
+            )
+        return self._edge_gains[source_kind]
 
     def _find_words(self, units: range, start: int, end: int, is_free: Flags | None) -> list[int]:
         """Return where the source units occur among free target units; nowhere if they hold neither letter nor digit."""
@@ -444,6 +466,8 @@ def find_maximum_subarray(
     """
     if not len(gains):
         raise ValueError("find_maximum_subarray: there are no numbers")
+    if len(gains) >= _MANY_UNITS:
+        return _find_maximum_of_many(gains, start_gains, end_gains)
     before = start = first = end = 0  # sum of the numbers before; its least value less the gain of a start, and where it is
     least: int | None = None
     best: int | None = None
@@ -460,3 +484,18 @@ def find_maximum_subarray(
             best, start, end = total, first, number + 1
     assert best is not None
     return best / _SUM_STEPS, start, end
+
+
+def _find_maximum_of_many(
+    gains: Sequence[float], start_gains: Sequence[float] | None, end_gains: Sequence[float] | None
+) -> tuple[float, int, int]:
+    """Return what `find_maximum_subarray` does, in the same steps of 1e-9, by arrays."""
+    numbers, starts, ends = (
+        np.rint(np.multiply(values if values is not None else [0.0] * len(gains), _SUM_STEPS)).astype(np.int64)
+        for values in (gains, start_gains, end_gains)
+    )
+    sums = numbers.cumsum()
+    before = sums - numbers - starts
+    best_sums = sums + ends - np.minimum.accumulate(before)
+    end = int(best_sums.argmax()) + 1
+    return int(best_sums[end - 1]) / _SUM_STEPS, end - 1 - int(before[:end][::-1].argmin()), end
