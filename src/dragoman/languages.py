@@ -61,6 +61,12 @@ def is_same_language(first_code: str, second_code: str) -> bool:
     return get_language(first_code) == get_language(second_code)
 
 
+def have_common_texts(first_code: str, second_code: str) -> bool:
+    """Return whether one code is the other with or without a region or script, as de and de-AT, but not pt-BR and pt-PT."""
+    first, second = ([get_language(code), *re.split(r"[-_.@]", code.strip().lower())[1:]] for code in (first_code, second_code))
+    return all(subtag == other for subtag, other in zip(first, second, strict=False))
+
+
 def is_spaced_language(code: str) -> bool:
     """Return whether this language writes spaces between sentences; an unknown language does."""
     return get_language(code) not in UNSPACED_LANGUAGES

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from document_checks import check_document
+from document_checks import check_document, make_stub
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.resx import parse_resx
+from dragoman.documents.translate_document import DocumentOptions, translate_document
 from expected_errors import raises_code
 
 RESX = b"""\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?>\r
@@ -42,3 +43,57 @@ def test_texts_are_read_and_written() -> None:
 def test_other_files_are_refused(content: bytes) -> None:
     with raises_code("invalid-format"):
         parse_resx(content)
+
+
+def translate(comment: str, language: str, value: str = "Open the house") -> tuple[str, tuple[str, ...]]:
+    """Return the text that a value with a comment gets in a language, by a stub that writes capital letters, and its flags."""
+    content = f'<root><data name="a"><value>{value}</value><comment>{comment}</comment></data></root>'.encode()
+    options = DocumentOptions("en", language)
+    result = translate_document(parse_resx(content), parse_resx, make_stub(str.upper), options)
+    flags = tuple(flag for unit in result.results for flag in unit.flags)
+    return parse_resx(result.content).units[0].source, flags
+
+
+# The forms of comments in resources of Windows Terminal, PowerToys and Open Live Writer, and of Microsoft's page on metadata:
+# https://learn.microsoft.com/globalization/localization/contextual-metadata
+@pytest.mark.parametrize(
+    ("comment", "kept"),
+    [
+        ("{Locked}", {"de", "de-AT", "fr", "qps-ploc"}),
+        ("{Locked=qps-ploc,qps-ploca,qps-plocm} A name", {"qps-ploc"}),
+        ("{Locked=de}", {"de", "de-AT"}),
+        ("{locked = de, fr}", {"de", "de-AT", "fr"}),
+        ("{Locked=de-AT}{Locked=fr-FR}", {"de", "de-AT", "fr"}),
+        ("{Locked=deu,zh-Hans}", {"de", "de-AT"}),
+        ("{Locked=1031,1036}", {"de", "fr"}),
+        ("{Locked=!de}", {"de", "de-AT", "fr", "qps-ploc"}),
+        ('{ValidStrings="left", "right"}', {"de", "de-AT", "fr", "qps-ploc"}),
+        ("{ValidStrings=ltr,rtl}", {"de", "de-AT", "fr", "qps-ploc"}),
+        ("{Locked=d e}", set()),
+        ("Locked=de, but in no braces", set()),
+    ],
+)
+def test_locked_text_stays_in_named_languages(comment: str, kept: set[str]) -> None:
+    texts = {language: translate(comment, language)[0] for language in ("de", "de-AT", "fr", "qps-ploc")}
+    assert texts == {language: "Open the house" if language in kept else "OPEN THE HOUSE" for language in texts}
+
+
+@pytest.mark.parametrize(
+    ("comment", "value", "text"),
+    [
+        ('{Locked="house"}', "Open the house", "OPEN THE house"),
+        ('{Locked="house","cat"} and the', "A house, a cat", "A house, A cat"),
+        ('{Locked="house", "cat"}', "A house, a cat", "A house, A cat"),
+        ('{Locked="house"}{Locked="cat"}', "A house, a cat", "A house, A cat"),
+        ('{Placeholder="{who}"} A name', "Open {who}", "OPEN {who}"),
+        ("{Placeholder='{who}'} A name", "Open {who}", "OPEN {who}"),
+        ('{Placeholder = "name"} A name', "Open name", "OPEN name"),
+    ],
+)
+def test_words_of_a_comment_stay(comment: str, value: str, text: str) -> None:
+    assert translate(comment, "de", value)[0] == text
+
+
+def test_translation_over_the_length_is_flagged() -> None:
+    assert "max_length" not in translate("{MaxLength=14}", "de")[1]
+    assert "max_length" in translate("{MaxLength=13}", "de")[1]

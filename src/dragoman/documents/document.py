@@ -68,6 +68,7 @@ class Unit:
         target_language: the same for the translation
         rules: rules for the codes of the text that its format, or a declaration of the file, adds
         key: keys of a value, joined by dots; empty in formats without keys
+        locked_languages: codes of the languages into which the text is not translated
     """
 
     id: str
@@ -85,6 +86,7 @@ class Unit:
     target_language: str = ""
     rules: InlineRules = COMMON_RULES
     key: str = ""
+    locked_languages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

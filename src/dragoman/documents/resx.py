@@ -1,9 +1,15 @@
-"""RESX files of .NET: the texts among their data. Names, types, files and the layout of forms stay."""
+"""RESX files of .NET: the texts among their data. Names, types, files and the layout of forms stay.
+
+A comment may have rules for a translation in braces, as Microsoft's tools read them: `{Locked}`, `{Locked="word", "words"}`,
+`{Locked=de,qps-ploc}`, `{Placeholder="{0}"}`, `{ValidStrings="left", "right"}` and `{MaxLength=20}`.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from functools import partial
+from locale import windows_locale
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.xml_spans import XmlElement, XmlSource
@@ -11,8 +17,12 @@ from dragoman.documents.xml_units import TaggedText, UnitList, write_element_con
 from dragoman.errors import DataError
 from dragoman.text.inline_rules import InlineRules
 
-_LOCK = re.compile(r"\{(?:Locked|Placeholder)(?:=([^{}]*+))?\}", re.IGNORECASE)
-_QUOTED = re.compile(r'"([^"]*+)"')
+# Quotes of one kind hold none of the other between single ones, so that no text is read from many starts to its end.
+_VALUE = r"""(?:"[^"]*+"|'[^'"]*+'|[^"'{}])*+"""
+_RULE = re.compile(rf"\{{\s*+(Locked|Placeholder|ValidStrings|MaxLength)\s*+(?:=({_VALUE}))?\}}", re.IGNORECASE)
+_QUOTED = re.compile(r"""("[^"]*+"|'[^'"]*+')""")
+_CODE = re.compile(r"[A-Za-z0-9_-]+")
+_LENGTH = re.compile("[0-9]{1,6}")
 
 
 def parse_resx(content: bytes) -> Document:
@@ -42,22 +52,63 @@ def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:
         return
     comment = element.find("comment")
     note = comment.text if comment is not None else ""
-    state, rules = _read_locks(note)
+    rules = _read_rules(note)
     text = TaggedText(value.text)
 
     def write(translation: UnitTranslation) -> list[Edit]:
         return write_element_content(source, value, translation.text)
 
-    units.add(Unit(name, text.text, text.markup, state=state, context=note or name, rules=rules, key=name), write)
+    unit = Unit(
+        name,
+        text.text,
+        text.markup,
+        state=rules.state,
+        locked_languages=rules.locked_languages,
+        context=note or name,
+        max_length=rules.max_length,
+        rules=InlineRules(kept=rules.kept),
+        key=name,
+    )
+    units.add(unit, write)
 
 
-def _read_locks(comment: str) -> tuple[UnitState, InlineRules]:
-    """Return the state of a text and the rules for it, as its comment declares: `{Locked}` alone, or with words that stay."""
-    words: list[str] = []
+@dataclass(frozen=True)
+class _TextRules:
+    """Rules for a text, which its comment declares.
+
+    kept: words that stay
+    locked_languages: codes of the languages into which the text is not translated
+    """
+
     state: UnitState = "untranslated"
-    for match in _LOCK.finditer(comment):
-        if match[1] is None:
-            state = "locked"
-        else:
-            words += _QUOTED.findall(match[1])
-    return state, InlineRules(kept=tuple(filter(None, words)))
+    kept: tuple[str, ...] = ()
+    locked_languages: tuple[str, ...] = ()
+    max_length: int | None = None
+
+
+def _read_rules(comment: str) -> _TextRules:
+    """Return the rules of a comment. A text stays if it may have named values alone, or is locked for all but named languages.
+
+    Values in quotes are words, and those without quotes are codes of languages, or numbers of Windows for them.
+    """
+    rules = _TextRules()
+    for match in _RULE.finditer(comment):
+        name, value = match[1].lower(), (match[2] or "").strip()
+        words = tuple(filter(None, (quoted[1:-1] for quoted in _QUOTED.findall(value))))
+        if name == "maxlength":
+            number = value.strip("\"'")
+            rules = replace(rules, max_length=int(number) if _LENGTH.fullmatch(number) else None)
+        elif name == "validstrings" or (name == "locked" and (not value or value.startswith("!"))):
+            rules = replace(rules, state="locked")
+        elif words:
+            rules = replace(rules, kept=rules.kept + words)
+        elif name == "locked":
+            codes = (code.strip() for code in value.split(","))
+            named = tuple(_name_language(code) for code in codes if _CODE.fullmatch(code))
+            rules = replace(rules, locked_languages=rules.locked_languages + named)
+    return rules
+
+
+def _name_language(code: str) -> str:
+    """Return the code of a language for its number of Windows, such as 1031 for German; other codes as they are."""
+    return windows_locale.get(int(code), code) if _LENGTH.fullmatch(code) else code

@@ -9,7 +9,7 @@ from typing import Literal
 
 from dragoman.documents.document import Document, Unit
 from dragoman.documents.icu_message import has_argument, has_branches
-from dragoman.languages import is_foreign
+from dragoman.languages import have_common_texts, is_foreign
 from dragoman.text.accelerators import find_accelerator
 from dragoman.text.inline_codes import read_inline
 from dragoman.text.inline_rules import infer_rules
@@ -53,8 +53,13 @@ def _matches(key: str, globs: tuple[str, ...]) -> bool:
 
 
 def is_selected(unit: Unit, scope: Scope, source_language: str = "", target_language: str = "") -> bool:
-    """Return whether the state of a unit is one of a scope. A unit that states other languages than these is not."""
+    """Return whether the state of a unit is one of a scope. A unit that states other languages than these is not.
+
+    A unit is also left out if it is locked for the target language.
+    """
     if is_foreign(unit.language, source_language) or is_foreign(unit.target_language, target_language):
+        return False
+    if any(have_common_texts(code, target_language) for code in unit.locked_languages):
         return False
     match scope:
         case "empty":
