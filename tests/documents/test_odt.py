@@ -7,7 +7,7 @@ from document_checks import check_document
 from zip_files import check_other_members, make_zip, read_members
 
 from dragoman.documents.document import UnitTranslation, write_document
-from dragoman.documents.odt import parse_ods, parse_odt
+from dragoman.documents.odt import parse_odp, parse_ods, parse_odt
 from expected_errors import raises_code
 
 NAMES = (
@@ -63,6 +63,31 @@ def test_notes_keep_their_place_and_are_translated() -> None:
     written = write_document(document, {name: UnitTranslation(text) for name, text in texts.items()})
     expected = f"<text:p>{NOTE.replace('A note.', 'Eine Notiz.')}Eins zwei</text:p>"
     assert expected.encode() in read_members(written)["content.xml"]
+
+
+DRAWING = (
+    'xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0" '
+    'xmlns:svg="urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0"'
+)
+
+
+def make_frame(inside: str = "", attributes: str = "") -> str:
+    """Return a frame with alternative texts."""
+    titles = "<svg:title>A house</svg:title><svg:desc>It has &lt;two&gt; doors.</svg:desc>"
+    return f"<draw:frame {DRAWING} {attributes}>{inside}{titles}</draw:frame>"
+
+
+@pytest.mark.parametrize("kind", ["text", "presentation", "spreadsheet"])
+def test_alternative_texts_are_translated(kind: str) -> None:
+    titles = ["A house", "It has <two> doors."]
+    parse = {"text": parse_odt, "presentation": parse_odp, "spreadsheet": parse_ods}[kind]
+    frame = make_frame("<draw:text-box><text:p>Inside</text:p></draw:text-box>")
+    body = (
+        f"<text:p>One {frame} two</text:p>{make_frame()}<text:p>{make_frame()}</text:p><svg:title {DRAWING}>a.png</svg:title>"
+    )
+    document = check_document(parse, make_odt(body, mimetype=kind), is_bilingual=False)
+    assert [unit.source for unit in document.units] == ["One <x1/> two", "Inside", *titles * 3]
+    assert not document.skipped
 
 
 def test_headings_and_headers_are_translated_and_deleted_texts_are_not() -> None:

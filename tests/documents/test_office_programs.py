@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from document_checks import make_stub
-from test_odt import NAMES, make_odt
+from test_odt import DRAWING, NAMES, make_odt
 from zip_files import make_docx, make_package, make_zip, read_members
 
 from dragoman.documents.formats import get_parser, parse_document
@@ -22,6 +22,7 @@ RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships
 _RELATIONS = '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">{}</Relationships>'
 _RELATION = f'<Relationship Id="r{{}}" Type="{RELATIONS}/{{}}" Target="{{}}"/>'
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+_SVG = "{urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0}"
 _STYLE = "{urn:oasis:names:tc:opendocument:xmlns:style:1.0}"
 PARAGRAPHS = (
     "May 17, 2031",
@@ -52,6 +53,10 @@ def build_docx() -> bytes:
 def build_odt() -> bytes:
     paragraphs = "".join(f"<text:p>{text}</text:p>" for text in PARAGRAPHS)
     body = f"{paragraphs}<text:p>On <text:span>May 20, 2031</text:span><text:line-break/>May 21, 2031<text:tab/>x</text:p>"
+    titles = "<svg:title>Title of May 24, 2031</svg:title><svg:desc>Words of May 25, 2031</svg:desc>"
+    box = f"<draw:text-box><text:p>May 26, 2031</text:p></draw:text-box>{titles}"
+    size = 'draw:name="F" text:anchor-type="as-char" svg:width="3cm" svg:height="2cm"'
+    body += f"<text:p>In <draw:frame {DRAWING} {size}>{box}</draw:frame> May 27, 2031</text:p>"
     entries = '<manifest:file-entry manifest:full-path="{}" manifest:media-type="{}"/>'
     manifest = entries.format("/", "application/vnd.oasis.opendocument.text") + "".join(
         entries.format(name, "text/xml") for name in ("content.xml", "styles.xml")
@@ -147,9 +152,11 @@ def change(text: str) -> str:
 
 
 def read_texts(path: Path) -> list[str]:
-    """Return the paragraphs of a flat file of LibreOffice, with a sign for each break and tab."""
+    """Return the paragraphs and the alternative texts of a flat file of LibreOffice, with a sign for each break and tab."""
     texts = []
-    for paragraph in ElementTree.parse(path).iter(f"{_TEXT}p"):
+    for paragraph in ElementTree.parse(path).iter():
+        if paragraph.tag not in (f"{_TEXT}p", f"{_SVG}title", f"{_SVG}desc"):
+            continue
         for element in paragraph.iter():
             if element.tag in (f"{_TEXT}line-break", f"{_TEXT}tab"):
                 element.text = "|"
@@ -183,5 +190,8 @@ def test_libreoffice_reads_translations_in_their_places(tmp_path: Path) -> None:
             texts = read_texts(old)
             assert read_texts(new) == [text if "23" in text else change(text) for text in texts], name  # a formula compares
             assert sum("17. Mai 2031" in text for text in read_texts(new)) == 1, name
+            assert sum(text in ("Title of 24. Mai 2031", "Words of 25. Mai 2031") for text in read_texts(new)) == 2 * (
+                name == "odt"
+            )
             if name not in ("xlsx", "ods"):
                 assert "rl-tb" in read_directions(arabic) - read_directions(old), name

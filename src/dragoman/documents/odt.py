@@ -1,4 +1,4 @@
-"""ODT, ODP and ODS files: paragraphs, headings and cells, with headers and notes. Spans of code are kept.
+"""ODT, ODP and ODS files: paragraphs, headings and cells, with headers, notes and alternative texts. Spans of code are kept.
 
 In a spreadsheet, a text stays if a formula, a condition or a filter compares with it, and the results of formulas stay.
 """
@@ -16,7 +16,7 @@ from dragoman.documents.document import Document, Edit, UnitTranslation
 from dragoman.documents.flowing_text import add_flowing_text, split_at_breaks
 from dragoman.documents.odt_languages import edit_languages, read_languages
 from dragoman.documents.office_languages import StatedProperty
-from dragoman.documents.office_texts import add_elements
+from dragoman.documents.office_texts import add_element, add_elements
 from dragoman.documents.reading import check_parts
 from dragoman.documents.script_languages import ScriptCounts, ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, XmlText
@@ -24,6 +24,7 @@ from dragoman.documents.xml_units import Code, Piece, UnitList, make_break, make
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.errors import DataError
 from dragoman.languages import is_same_language
+from dragoman.text.no_language import is_data
 from dragoman.text.word_codes import is_script_mark
 
 _META_MEMBER = "meta.xml"
@@ -32,6 +33,7 @@ _TEXT_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 _TABLE_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:table:1.0"
 _STYLE_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:style:1.0"
 _PARAGRAPHS = frozenset(("p", "h"))
+_ALTERNATIVE_TEXTS = frozenset(("title", "desc"))
 _BREAKS = frozenset(("line-break", "tab"))
 _PAIRS = frozenset(("span", "a", "meta", "meta-field"))
 _SVG_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0"
@@ -81,9 +83,7 @@ def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
             scripts.count(element.text)
     language = scripts.select(styles_of_members[-1].languages)
     compared = ComparedTexts.read_opendocument(members, names) if format_name == "ods" else ComparedTexts()
-    skipped = Counter(
-        {"alternative texts": _count_alternative_texts(members, names), "texts in formulas": compared.num_literals}
-    )
+    skipped = Counter({"texts in formulas": compared.num_literals})
     for name, styles in zip(names, styles_of_members, strict=True):
         skipped += _add_member(units, members, name, replace(styles, language=language), compared)
     add_elements(units, members, members.members.keys() & {_META_MEMBER}, ("title", "subject", "description"))
@@ -97,12 +97,6 @@ def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
         assemble=members.assemble,
         skipped=skipped,
     )
-
-
-def _count_alternative_texts(members: ZipMembers, names: Sequence[str]) -> int:
-    """Return the number of titles and descriptions of pictures and shapes, which stay."""
-    frames = (element for name in names for element in members.read_xml(name).iter_elements(("title", "desc")))
-    return sum(element.namespace == _SVG_NAMESPACE and any(map(str.isalpha, element.text)) for element in frames)
 
 
 def _edit_metadata(members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
@@ -154,6 +148,10 @@ def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontSty
                 for line in split_at_breaks(element.parts, _is_break):
                     unit_id = f"{name}/{next(numbers)}"
                     add_flowing_text(units, members, name, source, line, unit_id, reader.read_element, language)
+            elif _is_alternative_text(element):
+                unit_id = f"{name}/{next(numbers)}"
+                if not is_data(element.text):
+                    add_element(units, members, source, name, element, unit_id)
 
     skipped: Counter[str] = Counter()
 
@@ -162,7 +160,9 @@ def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontSty
             skipped["names of sheets"] += any(map(str.isalpha, element.attributes.get(":name", "")))
 
     is_spreadsheet = members.format_name == "ods"
-    for outermost in source.iter_elements((*_PARAGRAPHS, "tracked-changes"), read_start if is_spreadsheet else None):
+    for outermost in source.iter_elements(
+        (*_PARAGRAPHS, *_ALTERNATIVE_TEXTS, "tracked-changes"), read_start if is_spreadsheet else None
+    ):
         reason = _find_reason(outermost, compared) if is_spreadsheet else ""
         if reason:
             next(numbers)
@@ -186,6 +186,10 @@ def _find_reason(paragraph: XmlElement, compared: ComparedTexts) -> str:
 
 def _is_paragraph(element: XmlElement) -> bool:
     return element.name in _PARAGRAPHS and element.namespace == _TEXT_NAMESPACE
+
+
+def _is_alternative_text(element: XmlElement) -> bool:
+    return element.name in _ALTERNATIVE_TEXTS and element.namespace == _SVG_NAMESPACE
 
 
 def _is_break(element: XmlElement) -> bool:
@@ -226,7 +230,7 @@ class _OdtInlineReader:
     styles: FontStyles
 
     def read_element(self, element: XmlElement) -> list[Piece]:
-        """Return the pieces of an element in a paragraph. One with paragraphs in it, such as a note, keeps its place."""
+        """Return the pieces of an element in a paragraph. One with texts of its own in it, such as a note, keeps its place."""
         if element.namespace == _TEXT_NAMESPACE and element.name in _PAIRS and id(element) not in self.code:
             style = f"text/{element.attributes.get(':style-name', '')}"
             if self.styles.get_position(style) and is_script_mark(element.text):
@@ -236,6 +240,6 @@ class _OdtInlineReader:
             return make_pair(self.source, element, read_parts(self.source, element.parts, self.read_element), language)
         if _is_break(element):
             return [make_break(self.source, element)]
-        if any(_is_paragraph(inner) for inner in element.descend()):
+        if any(_is_paragraph(inner) or _is_alternative_text(inner) for inner in element.descend()):
             return [Code("point", "", fixed=(element.start, element.end))]
         return [make_point(self.source, element)]

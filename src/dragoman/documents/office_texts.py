@@ -80,9 +80,13 @@ def add_elements(units: UnitList, members: ZipMembers, names: Iterable[str], ele
 def _add_element(
     members: ZipMembers, source: XmlSource, name: str, numbers: Iterator[int], units: UnitList, element: XmlElement
 ) -> None:
-    number = next(numbers)
+    add_element(units, members, source, name, element, f"{name}/{element.name}/{next(numbers)}")
+
+
+def add_element(units: UnitList, members: ZipMembers, source: XmlSource, name: str, element: XmlElement, unit_id: str) -> None:
+    """Add the text of an element of a member, if it holds nothing else."""
     if element.text.strip() and not any(element.children):
-        unit = Unit(f"{name}/{element.name}/{number}", element.text, context=element.name, keep_line_breaks=False)
+        unit = Unit(unit_id, element.text, context=element.name, keep_line_breaks=False)
         units.add(unit, members.shift(name, lambda translation: write_element_content(source, element, translation.text)))
 
 
