@@ -44,6 +44,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "attention bias": {"attention_bias": True},
     "d_k and d_v": {"d_k": 3, "d_v": 5, "num_heads": 4},
     "one head": {"num_heads": 1},
+    "grouped heads": {"num_heads": 4, "num_key_value_heads": 2, "d_k": 3, "d_v": 5, "attention_bias": True},
+    "one head of keys and values": {"num_heads": 4, "num_key_value_heads": 1},
     "concatenated sinusoids": {"position_encoding": "concatenated"},
     "sinusoids in halves": {"position_encoding": "halves", "position_offset": 2},
     "offset": {"position_offset": 7},

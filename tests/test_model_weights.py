@@ -28,6 +28,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "d_v": 5,
     },
     "final norm of its own": {"norm": "pre", "final_norm": False},
+    "grouped heads": {"num_heads": 4, "num_key_value_heads": 2, "attention_bias": True, "d_k": 3, "d_v": 5},
     "decoder tied": {"tie_embeddings": "decoder"},
     "not tied": {"tie_embeddings": "none", "final_norm": True},
 }

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dragoman.activations import ACTIVATIONS, FloatArray, relu, sigmoid
 from dragoman.model_frontends import Frontend, build_frontend, embed_tokens
-from dragoman.model_weights import ModelWeights, Stack
+from dragoman.model_weights import ModelWeights, Stack, repeat_heads
 
 IdArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -207,8 +207,10 @@ class NumpyTransformer:
         record: receives the attention weights
         """
         query_BHTK = self._split_heads(self._linear(x_BTD, f"{name}.query"))
-        key_BHSK = self._split_heads(self._linear(memory_BSD, f"{name}.key"))
-        value_BHSU = self._split_heads(self._linear(memory_BSD, f"{name}.value"))
+        key_BHSK, value_BHSU = (
+            self._split_heads(repeat_heads(self._linear(memory_BSD, f"{name}.{part}"), self.weights.config, axis=2))
+            for part in ("key", "value")
+        )
         batch, heads, length = query_BHTK.shape[:3]
         heads_BTHU = np.empty((batch, length, heads, value_BHSU.shape[-1]), dtype=np.float32)
         weights_BHTS = None if record is None else np.empty((batch, heads, length, key_BHSK.shape[2]), dtype=np.float32)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,6 +87,27 @@ class ModelWeights:
         """Return the step of a matrix's inputs in int8 that is stored with it, or None if each input has its own."""
         return self.arrays.input_steps.get(name) if isinstance(self.arrays, DequantizedArrays) else None
 
+    def with_full_heads(self) -> ModelWeights:
+        """Return weights of the same function in which each head has keys and values of its own; without groups, these weights.
+
+        Formats without grouped heads store them so. The model then has the operations of full heads.
+        """
+        config, arrays = self.config, self.arrays
+        if config.key_value_heads == config.num_heads:
+            return self
+
+        def repeat(name: str, array: NDArray[Any]) -> NDArray[Any]:
+            return repeat_heads(array, config) if name.split(".")[-2:-1] in (["key"], ["value"]) else array
+
+        full_config = config.model_copy(update={"num_key_value_heads": None})
+        if not isinstance(arrays, DequantizedArrays):
+            return replace(self, config=full_config, arrays={name: repeat(name, array) for name, array in arrays.items()})
+        others = {name: repeat(name, array) for name, array in arrays.arrays.items()}
+        quantized = {
+            name: (repeat(name, matrix_OI), repeat(name, steps_O)) for name, (matrix_OI, steps_O) in arrays.quantized.items()
+        }
+        return replace(self, config=full_config, arrays=DequantizedArrays(others, quantized, arrays.input_steps))
+
     def get_word_table(self, name: Literal["begins_V", "shifts_V", "hidden_V"]) -> NDArray[np.float32]:
         """Return a word table of a parser; see `dragoman.model.pointer.WordTables`."""
         return self.arrays[f"{POINTER_WORDS if self.config.pointer else WORDS}.{name}"]
@@ -131,6 +152,18 @@ class ModelWeights:
     def max_positions(self) -> int | None:
         """Number of tokens that the model has positions for; None if positions never end."""
         return self.config.position_limit
+
+
+def repeat_heads(x: NDArray[Any], config: ModelConfig, axis: int = 0) -> NDArray[Any]:
+    """Return rows of keys or values of all heads: those of a group's head once for each query head of the group.
+
+    axis: dimension with the rows of one head behind those of another
+    """
+    num_heads, groups = config.num_heads, config.key_value_heads
+    if groups == num_heads:
+        return x
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    return x.reshape(*before, groups, -1, *after).repeat(num_heads // groups, axis).reshape(*before, -1, *after)
 
 
 def check_weights(
@@ -273,11 +306,14 @@ def list_shapes(
 
 def _list_attention_shapes(config: ModelConfig, name: str) -> dict[str, Shape]:
     """Return the shapes of the four projections of an attention."""
-    key_width, value_width = config.num_heads * config.key_width, config.num_heads * config.value_width
+    num_heads, groups = config.num_heads, config.key_value_heads
+    widths = {"query": num_heads * config.key_width, "key": groups * config.key_width, "value": groups * config.value_width}
     shapes: dict[str, Shape] = {}
-    for projection, width in (("query", key_width), ("key", key_width), ("value", value_width)):
+    for projection, width in widths.items():
         shapes |= _list_linear_shapes(f"{name}.{projection}", config.d_model, width, bias=config.attention_bias)
-    return shapes | _list_linear_shapes(f"{name}.output", value_width, config.d_model, bias=config.attention_bias)
+    return shapes | _list_linear_shapes(
+        f"{name}.output", num_heads * config.value_width, config.d_model, bias=config.attention_bias
+    )
 
 
 def _list_ssru_shapes(config: ModelConfig, name: str) -> dict[str, Shape]:

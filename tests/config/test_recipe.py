@@ -214,6 +214,8 @@ INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     "section for size": (["size={a=1}"], ["size = {'a': 1}", "one of: tiny"]),
     # values that do not fit together
     "heads do not divide": (["model.num_heads=7"], ["d_model = 512", "num_heads = 7", "d_k"]),
+    "groups of unequal sizes": (["model.num_key_value_heads=3"], ["num_key_value_heads = 3", "num_heads = 8"]),
+    "more groups than heads": (["model.num_key_value_heads=16"], ["num_key_value_heads = 16", "num_heads = 8"]),
     "odd with sinusoids": (["model.d_model=513", "model.num_heads=3"], ["d_model = 513", "odd", "learn"]),
     "relative positions without self-attention": (
         ["model.position_encoding=relative", "model.decoder_autoregression=ssru"],

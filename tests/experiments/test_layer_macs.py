@@ -14,6 +14,7 @@ from dragoman.training.monitoring.flops import Size, count_forward_macs
 
 SYSTEMS: dict[str, dict[str, Any]] = {
     "self-attention": {"d_k": 6, "d_v": 4},
+    "grouped heads": {"d_k": 6, "d_v": 4, "num_key_value_heads": 1},
     "gnmt": {"encoder_mixer": "recurrent", "decoder_mixer": "recurrent", "cross_attention": "first", "feed_forward": "none"},
     "interleaved": {"encoder_mixer": "recurrent", "recurrent_directions": "interleaved", "decoder_mixer": "convolution"},
     "convs2s": {"encoder_mixer": "convolution", "decoder_mixer": "convolution", "cross_attention": "multi_step"},
@@ -62,7 +63,14 @@ def test_fast_forward_connection_computes_half_of_the_gates_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "pairs"), [("gnmt", (0, 0, 1)), ("bytenet", (0, 0, 0)), ("convs2s", (0, 0, 2)), ("self-attention", (3, 2, 2))]
+    ("system", "pairs"),
+    [
+        ("gnmt", (0, 0, 1)),
+        ("bytenet", (0, 0, 0)),
+        ("convs2s", (0, 0, 2)),
+        ("self-attention", (3, 2, 2)),
+        ("grouped heads", (3, 2, 2)),
+    ],
 )
 def test_pairs_count_for_attentions_only(system: str, pairs: tuple[int, int, int]) -> None:
     config = make_config(**SYSTEMS[system])

@@ -50,6 +50,7 @@ MODEL_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "modern": ("modern", {}),
     "narrow keys": ("paper", {"d_k": 3}),
     "narrow values, biased": ("t2t-2017", {"d_k": 11, "d_v": 5}),
+    "grouped heads": ("t2t-2017", {"num_heads": 4, "num_key_value_heads": 2, "d_k": 5, "d_v": 3}),
     "wide heads": ("modern", {"d_k": 20, "d_v": 20}),
     "learned positions": ("modern", {"position_encoding": "learned", "max_positions": 40}),
     "target space embedding": ("t2t-2017", {"target_space_embedding": True}),

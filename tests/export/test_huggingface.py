@@ -33,6 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {},
     "MarianMT": {"position_encoding": "halves", "activation": "silu", "attention_bias": True, "output_bias": True},
     "separate vocabularies": {"tie_embeddings": "decoder", "activation": "gelu", "decoder_start_token": "bos"},
+    "grouped heads": {"num_heads": 4, "num_key_value_heads": 2, "attention_bias": True},
     "untied": {"tie_embeddings": "none", "scale_embeddings": False},
     "starts with the end token": {"decoder_start_token": "eos"},
 }

@@ -37,6 +37,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "modern": ("modern", {}),
     "t2t-2017": ("t2t-2017", {"target_space_embedding": True}),
     "narrow heads": ("paper", {"d_k": 5, "d_v": 3, "activation": "silu", "output_bias": True}),
+    "grouped heads": ("paper", {"num_heads": 4, "num_key_value_heads": 2, "d_k": 5, "d_v": 3, "attention_bias": True}),
     "learned positions": ("modern", {"position_encoding": "learned", "max_positions": 40, "activation": "gelu"}),
     "BART": ("paper", {"position_encoding": "learned", "max_positions": 40, "embedding_norm": True}),
     "student": ("paper", {"decoder_autoregression": "ssru", "position_encoding": "halves", "output_bias": True}),
@@ -109,7 +110,7 @@ def test_logits_of_each_step_are_equal(variant: str, trained_bundle: Bundle, tmp
     check_logits(bundle, tmp_path / "out")
 
 
-@pytest.mark.parametrize("variant", ["modern", "student"])
+@pytest.mark.parametrize("variant", ["modern", "student", "grouped heads"])
 def test_int8_matrices_compute_in_float32(variant: str, trained_bundle: Bundle, tmp_path: Path) -> None:
     """The logits are those of the rounded matrices, from a bundle with float32 matrices and from one with int8 matrices."""
     pytest.importorskip("onnx", reason="writes the graphs with onnx: dragoman[onnx]")

@@ -42,6 +42,7 @@ MODEL_KEYS: list[dict[str, Any]] = [
     {"activation": "gelu", "position_encoding": "concatenated", "position_offset": 2},
     {"activation": "geglu", "position_encoding": "relative", "feed_forward_bias": False},
     {"norm_type": "rms"},
+    {"num_heads": 4, "num_key_value_heads": 2},
 ]
 
 

@@ -108,7 +108,8 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
         "origin": origin.get("name"),
         "recipe": recipe.name if origin else f"{recipe.name} (preset {recipe.preset}, size {recipe.size})",
         "layers": f"{model.encoder_layers} encoder, {model.decoder_layers} decoder, {model.norm}-norm",
-        "dimensions": f"d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of {model.key_width}",
+        "dimensions": f"d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of {model.key_width}"
+        + (f", {model.key_value_heads} of keys and values" if model.num_key_value_heads else ""),
         "vocabulary": f"{vocabulary_sizes[0]:,} source, {vocabulary_sizes[1]:,} target, {vocabulary_kind}",
         "size on disk": f"{size_bytes / 2**20:.1f} MiB",
         "decoding": f"{recipe.decoding.method}, beam {recipe.decoding.beam_size}, α {recipe.decoding.alpha}",

@@ -78,6 +78,8 @@ class ModelConfig(ExtensibleSection):
     """Inner width of the feed-forward networks (section 3.3)."""
     num_heads: Dimension = 8
     """Number of heads of each attention, h (section 3.2.2)."""
+    num_key_value_heads: Dimension | None = None
+    """Heads of keys and values, each for a group of query heads (grouped-query attention), by default num_heads."""
     d_k: Dimension | None = None
     """Width of queries and keys of one head, by default d_model / num_heads."""
     d_v: Dimension | None = None
@@ -158,6 +160,11 @@ class ModelConfig(ExtensibleSection):
     def value_width(self) -> int:
         """Return the width of values of one head."""
         return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """Return the number of heads of keys and values."""
+        return self.num_key_value_heads or self.num_heads
 
     @property
     def position_limit(self) -> int | None:
@@ -248,6 +255,10 @@ class ModelConfig(ExtensibleSection):
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
             raise ValueError(
                 f"d_model = {self.d_model} is not divisible by num_heads = {self.num_heads}; change one, or give d_k and d_v"
+            )
+        if self.num_heads % self.key_value_heads:
+            raise ValueError(
+                f"num_key_value_heads = {self.num_key_value_heads} does not divide num_heads = {self.num_heads}; change one"
             )
         has_sinusoids = self.position_encoding not in ("learned", "relative", "none")
         if has_sinusoids and self.d_model % 2:

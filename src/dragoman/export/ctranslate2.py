@@ -143,6 +143,7 @@ def build_spec(bundle: Bundle, num_positions: int, *, is_int8: bool = False) -> 
         raise MissingDependencyError("ctranslate2", "ctranslate2", "the export to CTranslate2") from None
     config, model = bundle.recipe.model, bundle.weights
     assert model is not None  # a model with other layers has no export
+    model = model.with_full_heads()
     # CTranslate2 has no option for a norm at the end of a stack. Its pre-norm specification has one, for layers of both kinds.
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),

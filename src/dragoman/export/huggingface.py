@@ -110,7 +110,7 @@ def export_huggingface(
     source, target = list_pieces(tokenizer.source), list_pieces(tokenizer.target)
     check_unique_pieces(ENGINE, source, target)
     is_shared = recipe.model.tie_embeddings == "all"
-    weights = stream_weights(bundle.weights)
+    weights = stream_weights(bundle.weights.with_full_heads())
     max_positions = recipe.decoding.max_source_tokens + recipe.decoding.max_extra_tokens
     options, notes = convert_decoding_options(recipe.decoding, target, max_positions=max_positions)
     # transformers reads the start token here; without it, an output starts with bos_token_id.
@@ -146,7 +146,7 @@ def _export_t5(bundle: Bundle, path: Path, *, scores: dict[str, float], overwrit
     """Write a folder that `T5ForConditionalGeneration` opens; see `export_huggingface`."""
     huggingface_t5.check_exportable(bundle)
     assert bundle.weights is not None
-    weights, target = huggingface_t5.stream_weights(bundle.weights), bundle.tokenizer.target
+    weights, target = huggingface_t5.stream_weights(bundle.weights.with_full_heads()), bundle.tokenizer.target
     decoding = bundle.recipe.decoding
     max_positions = decoding.max_source_tokens + decoding.max_extra_tokens
     options, notes = convert_decoding_options(decoding, list_pieces(target), max_positions=max_positions)

@@ -98,6 +98,7 @@ def export_onnx(
         raise MissingDependencyError("onnx", "onnx", "the export to ONNX")
     weights = bundle.weights
     assert weights is not None  # a model with other layers has no export
+    weights = weights.with_full_heads()
     decoding = bundle.recipe.decoding
     num_positions = count_positions(bundle)
     suppressed_ids = [*FORBIDDEN_IDS, *bundle.tokenizer.target.reserved_ids]

@@ -176,15 +176,29 @@ class _CpuAttention(torch.autograd.Function):
 
 
 class Attention(nn.Module):
-    """MultiHead(Q, K, V) = Concat(head₁, …, head_h)·W^O (section 3.2.2); d_k and d_v are independent of d_model."""
+    """MultiHead(Q, K, V) = Concat(head₁, …, head_h)·W^O (section 3.2.2); d_k and d_v are independent of d_model.
 
-    def __init__(self, *, d_model: int, num_heads: int, d_k: int, d_v: int, bias: bool, dropout: float) -> None:
+    num_key_value_heads: heads of keys and values, each shared by a group of query heads (Ainslie et al. 2023), by default all
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        num_heads: int,
+        d_k: int,
+        d_v: int,
+        bias: bool,
+        dropout: float,
+        num_key_value_heads: int | None = None,
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.num_key_value_heads = num_key_value_heads or num_heads
         self.dropout = dropout
         self.query = Linear(d_model, num_heads * d_k, bias=bias)
-        self.key = Linear(d_model, num_heads * d_k, bias=bias)
-        self.value = Linear(d_model, num_heads * d_v, bias=bias)
+        self.key = Linear(d_model, self.num_key_value_heads * d_k, bias=bias)
+        self.value = Linear(d_model, self.num_key_value_heads * d_v, bias=bias)
         self.output = Linear(num_heads * d_v, d_model, bias=bias)
         self.attention_impl: AttentionImpl = fused_attention
         self.observer: AttentionObserver | None = None
@@ -193,15 +207,25 @@ class Attention(nn.Module):
         """Return x with one dimension for the heads. → (B, H, T, X / H)"""
         return x_BTX.view(*x_BTX.shape[:2], self.num_heads, -1).transpose(1, 2)
 
+    def _split_key_value(self, key_BSX: Tensor, value_BSX: Tensor) -> KeyValue:
+        """Return the keys (B, H, S, K) and values (B, H, S, U) of all heads; those of a group are equal."""
+        if self.num_key_value_heads < self.num_heads:
+            key_BSX, value_BSX = (self._repeat_heads(x_BSX) for x_BSX in (key_BSX, value_BSX))
+        return KeyValue(self._split_heads(key_BSX), self._split_heads(value_BSX))
+
+    def _repeat_heads(self, x_BSX: Tensor) -> Tensor:
+        """Return the keys or values of each head once for each query head of its group, one behind the other."""
+        x_BSGX = x_BSX.view(*x_BSX.shape[:2], self.num_key_value_heads, -1)
+        return x_BSGX.repeat_interleave(self.num_heads // self.num_key_value_heads, dim=2).flatten(2)
+
     def project_kv(self, memory_BSD: Tensor) -> KeyValue:
         """Return the keys (B, H, S, K) and values (B, H, S, U) of a memory."""
-        key_BSX, value_BSX = fused_linear([self.key, self.value], memory_BSD)
-        return KeyValue(self._split_heads(key_BSX), self._split_heads(value_BSX))
+        return self._split_key_value(*fused_linear([self.key, self.value], memory_BSD))
 
     def project_qkv(self, x_BTD: Tensor) -> tuple[Tensor, KeyValue]:
         """Return the queries (B, H, T, K) of these positions, and their keys and values."""
         query_BTX, key_BTX, value_BTX = fused_linear([self.query, self.key, self.value], x_BTD)
-        return self._split_heads(query_BTX), KeyValue(self._split_heads(key_BTX), self._split_heads(value_BTX))
+        return self._split_heads(query_BTX), self._split_key_value(key_BTX, value_BTX)
 
     def advance(self, x_NTD: Tensor, past: KeyValue | None, mask: Tensor | None) -> tuple[Tensor, KeyValue]:
         """Return the self-attention of T more positions (N, T, D), and the keys and values of all positions so far.

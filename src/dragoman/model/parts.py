@@ -54,6 +54,7 @@ def build_attention(config: ModelConfig) -> Attention:
         d_v=config.value_width,
         bias=config.attention_bias,
         dropout=config.attention_dropout,
+        num_key_value_heads=config.num_key_value_heads,
     )
 
 

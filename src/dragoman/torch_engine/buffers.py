@@ -66,7 +66,7 @@ class StepBuffers:
         device, dtype = model.output.device, model.output.dtype
 
         def allocate_kv(length: int, like: Attention) -> KeyValue:
-            widths = (linear.out_features // like.num_heads for linear in (like.key, like.value))
+            widths = (linear.out_features // like.num_key_value_heads for linear in (like.key, like.value))
             sizes = ((num_sentences, like.num_heads, length, width) for width in widths)
             return KeyValue(*(torch.zeros(size, device=device, dtype=dtype) for size in sizes))
 

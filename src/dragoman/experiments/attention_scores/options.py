@@ -31,6 +31,7 @@ class AttentionScoreOptions(ModelExtension):
                 d_v=config.value_width,
                 bias=config.attention_bias,
                 dropout=config.attention_dropout,
+                num_key_value_heads=config.num_key_value_heads,
                 score=self.build_score(config),
             )
 

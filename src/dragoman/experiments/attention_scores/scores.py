@@ -5,6 +5,8 @@ Each score is a module (query_BHTK, key_BHSK) → scores_BHTS before the mask an
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -69,12 +71,11 @@ class ScoredAttention(Attention):
     """Attention with another score than the paper's, computed term by term.
 
     score: score of a query and a key
+    shape: arguments of `Attention`
     """
 
-    def __init__(
-        self, *, d_model: int, num_heads: int, d_k: int, d_v: int, bias: bool, dropout: float, score: AttentionScore
-    ) -> None:
-        super().__init__(d_model=d_model, num_heads=num_heads, d_k=d_k, d_v=d_v, bias=bias, dropout=dropout)
+    def __init__(self, *, score: AttentionScore, **shape: Any) -> None:
+        super().__init__(**shape)
         self.score = score
 
     def compute_heads(self, query_BHTK: Tensor, key_value: KeyValue, mask: Tensor | None, dropout_p: float) -> Tensor:

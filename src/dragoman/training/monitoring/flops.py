@@ -103,20 +103,23 @@ def count_forward_macs(model: ModelConfig, target_vocab_size: int) -> Macs:
     """Return the operations of one forward pass, with the output layer, for each unit of `Size`."""
     layer_macs = count_layer_macs(model)
     # One attention has the projections of its keys and values, and those of its queries and its output.
-    projection_macs = model.d_model * model.num_heads * (model.key_width + model.value_width)
+    query_macs, key_macs = (
+        model.d_model * num_heads * (model.key_width + model.value_width)
+        for num_heads in (model.num_heads, model.key_value_heads)
+    )
     macs = np.zeros(len(Size))
     macs[Size.SOURCE_TOKENS] = (
         sum(layer_macs.encoder)
         + layer_macs.encoder_attentions * layer_macs.query
         + model.encoder_layers * layer_macs.feed_forward
-        + layer_macs.cross_attentions * projection_macs
+        + layer_macs.cross_attentions * key_macs
         + layer_macs.source
     )
     macs[Size.TARGET_TOKENS] = (
         sum(layer_macs.decoder)
         + layer_macs.decoder_attentions * layer_macs.query
         + model.decoder_layers * layer_macs.feed_forward
-        + layer_macs.cross_attentions * (projection_macs + layer_macs.query)
+        + layer_macs.cross_attentions * (query_macs + layer_macs.query)
         + model.d_model * target_vocab_size
         + layer_macs.target
     )

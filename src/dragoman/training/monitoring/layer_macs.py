@@ -35,7 +35,7 @@ class LayerMacs:
 
 def count_layer_macs(config: ModelConfig) -> LayerMacs:
     """Return the operations of the Transformer, changed by the architectures that the configuration asks for."""
-    projections = 2 * config.d_model * config.num_heads * (config.key_width + config.value_width)
+    projections = config.d_model * (config.num_heads + config.key_value_heads) * (config.key_width + config.value_width)
     macs = LayerMacs(
         encoder=(projections,) * config.encoder_layers,
         decoder=(2 * config.d_model**2 if config.has_ssru else projections,) * config.decoder_layers,

@@ -109,7 +109,7 @@ class _TrainingMacs:
 
     def _add_pairs(self, attention: Attention, query: bool, key_value: bool, pairs: Size) -> bool:
         """Add Q·Kᵀ and the product of the weights with V, given which of their factors have a gradient."""
-        keys, values = attention.query.out_features, attention.value.out_features
+        keys, values = attention.query.out_features, attention.output.in_features
         self.macs[pairs] += keys * (1 + query + key_value) + values * (1 + (query or key_value) + key_value)
         return query or key_value
 

@@ -85,6 +85,7 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "two heads": {"num_heads": 2},
     "eight narrow heads": {"num_heads": 8, "d_k": 3, "d_v": 5},
     "sixteen heads": {"num_heads": 16, "d_k": 16, "d_v": 16},
+    "grouped keys and values": {"num_heads": 6, "num_key_value_heads": 2, "d_k": 3, "d_v": 5, "attention_bias": True},
     "two groups of heads": {"num_heads": 20, "d_k": 3, "d_v": 5, "norm": "pre"},
     "no width in whole vectors": {"d_model": 42, "d_ff": 77, "final_norm": True, "embedding_norm": True},
     "attention window": {"attention_window": 3},

@@ -40,7 +40,7 @@ from dragoman.inference.backends.compiled.weights import (
     pad_axis,
     round_up,
 )
-from dragoman.model_weights import OUTPUT, ModelWeights, Stack
+from dragoman.model_weights import OUTPUT, ModelWeights, Stack, repeat_heads
 from dragoman.runtime.malloc import trim_malloc
 
 if TYPE_CHECKING:
@@ -247,9 +247,14 @@ class _ModelPacker(WeightPacker):
         return np.float32(self.config.key_width**-0.5 if name == "query" else 1.0)
 
     def _join_heads(self, names: Sequence[str], projections: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Return rows of several projections, one behind the other, in the kernels' order of the heads."""
+        """Return rows of several projections, one behind the other, in the kernels' order of the heads.
+
+        The kernels have keys and values for each head, so those of a group are repeated: this keeps the operations and the
+        cache of full heads.
+        """
         parts = []
         for name, rows in zip(names, projections, strict=True):
+            rows = rows if name == "query" else repeat_heads(rows, self.config)
             width = self.head_layout.value_width if name == "value" else self.head_layout.key_width
             parts.append(_interleave_heads(rows.reshape(self.config.num_heads, -1, *rows.shape[1:]), width, self.head_layout))
         return np.concatenate(parts)
