@@ -276,12 +276,15 @@ def test_parsers_form_an_ensemble(bundle: Path, parser: Parser, tmp_path: Path) 
 
 
 def test_translator_and_parser_cannot_form_an_ensemble(bundle: Path, trained: Path) -> None:
-    message = "tiny and parser: a translator and a parser cannot form an ensemble"
     openers: list[Callable[..., object]] = [
         dragoman.load,
         *(partial(dragoman.load, task=task) for task in ("parsing", "translation")),
     ]
-    for first, second in ((bundle, trained / "bundle"), (trained / "bundle", bundle)):
+    cases = [
+        (trained / "bundle", bundle, "tiny and parser: a translator and a parser cannot form an ensemble"),
+        (bundle, trained / "bundle", "parser and tiny: a parser and a translator cannot form an ensemble"),
+    ]
+    for first, second, message in cases:
         for open_both in openers:
             with pytest.raises(BundleError, match=message):
                 open_both(first, second, device="cpu")
