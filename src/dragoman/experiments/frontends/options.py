@@ -27,7 +27,7 @@ class FrontendOptions(ModelExtension):
     frame_width: Annotated[int, Limits(ge=4, le=200)] = 80
     """Numbers of a frame: bands of a sound, or height of a picture in pixels."""
     max_masked_frames: Annotated[float, Limits(ge=0.0, le=0.5)] = 0.0
-    """Largest share of the frames that each of two masks covers in training (SpecAugment, Park et al. 2019)."""
+    """Largest share of the frames that each of two masks covers in training (SpecAugment)."""
     max_masked_bands: Annotated[int, Limits(ge=0, le=100)] = 0
     """Most neighboring bands that each of two masks covers in training (SpecAugment)."""
 
