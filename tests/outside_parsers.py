@@ -241,7 +241,10 @@ INSIDE: dict[str, Sequence[Wrap]] = {
     ".odt": [lambda text: make_odt(f"<text:p>w{escape(text)}</text:p>")],
     ".epub": [lambda text: make_epub(f"<p>w{escape(text)}</p>"), lambda text: make_epub(f"<p>w</p>{text}")],
     ".csv": [lambda text: f'id,en\na,"w{text.replace(chr(34), chr(34) * 2)}"\n', lambda text: f"id,en\na,{text}\n"],
-    ".ftl": [lambda text: f"a = w{text}\n"],
+    ".ftl": [
+        lambda text: f"a = w{text}\n",
+        lambda text: f"b = w\na = w {{ $n ->\n    [one] w{text}\n   *[other] w\n}} w\n",
+    ],
     ".stringsdict": [
         lambda text: (
             "<plist><dict><key>a</key><dict><key>NSStringLocalizedFormatKey</key><string>%#@x@</string><key>x</key><dict>"

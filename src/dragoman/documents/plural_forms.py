@@ -41,7 +41,9 @@ _SAMPLES: dict[str, dict[str, int | None]] = {
     for language in languages.split()
 }
 _EXACT = re.compile(r"=(\d{1,4})")
-_NUMBER_CODE = re.compile(r"%(?:\d+\$)?[-+#0']*(?:hh?|ll?|[Lzjtq])?[diun]|%\(\w+\)[dius]|%L?n|%\{\w+\}|\{\{?\s*[\w#]+\s*\}?\}")
+_NUMBER_CODE = re.compile(
+    r"%(?:\d+\$)?[-+#0']*(?:hh?|ll?|[Lzjtq])?[diun]|%\(\w+\)[dius]|%L?n|%\{\w+\}|\{\{?\s*\$?[\w#]+\s*\}?\}"
+)
 
 
 class KeyTree:
