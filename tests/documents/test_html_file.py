@@ -202,6 +202,8 @@ def test_tokens_follow_each_other_through_the_text(pieces: list[str]) -> None:
         ("<p><b>zwei</b> Eins</p>\n<p>drei</p>", ["<b>zwei</b> Eins", "drei"], False),
         ("<p>Eins <i>zwei</i></p>\n<p>drei</p>", ["Eins <i>zwei</i>", "drei"], False),
         ("<p>Eins <b>zwei</b></p>\n<p>3</p>", ["Eins <b>zwei</b>", "3"], False),
+        ("<p>Eins <b>&nbsp;</b></p>\n<p>drei</p>", ["Eins <b>&nbsp;</b>", "drei"], False),
+        ("<p>Eins <b>&lt;b&gt;</b></p>\n<p>drei</p>", ["Eins <b>&lt;b&gt;</b>", "drei"], False),
         ("<p>Eins < 2 <b>zwei</b></p>\n<p>drei</p>", ["Eins < 2 <b>zwei</b>", "drei"], False),
         ("<p>Eins <b>zwei</b></p>\n<p></p>", ["Eins <b>zwei</b>"], False),
     ],

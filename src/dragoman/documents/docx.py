@@ -74,10 +74,12 @@ def _keeps_tags(
 
 
 def _keeps_member(source: XmlSource, written: XmlSource, texts: Sequence[str]) -> bool:
-    if not any(map(_READ_BY_TEXT.search, source.iter_markup())):
-        check_well_formed(written)
-        return has_same_tags(_iter_plain(source), _iter_plain(written), texts)
-    return False
+    if any(map(_READ_BY_TEXT.search, source.iter_markup())):
+        return False
+    if not has_same_tags(_iter_plain(source), _iter_plain(written), texts):
+        return False
+    check_well_formed(written)
+    return True
 
 
 def _iter_plain(source: XmlSource) -> Iterator[str]:
