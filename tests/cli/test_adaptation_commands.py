@@ -145,7 +145,7 @@ def test_adapt_holds_out_a_tenth(bundle: Path, corpus: Path, tmp_path: Path) -> 
     prepare_adaptation(bundle, [file], tmp_path / "run")
     assert (tmp_path / "run" / "pairs" / "train.source.txt").stat().st_mtime_ns == modified
     with raises_code("empty-data", "few.tsv: 19 translated pairs", "20 or more"):
-        prepare_adaptation(bundle, [write_tsv(tmp_path / "few.tsv", corpus, 19)], tmp_path / "few")
+        prepare_adaptation(bundle, [write_tsv(tmp_path / "few.tsv", corpus, 19)] * 2, tmp_path / "few")
 
 
 @pytest.mark.slow

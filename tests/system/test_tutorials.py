@@ -96,6 +96,13 @@ def write_programs(folder: Path, downloads: Path) -> None:
         (folder / name).chmod(0o755)
 
 
+def test_chinese_quickstart_has_the_same_commands() -> None:
+    english, chinese = (
+        SHELL_BLOCK.findall((TUTORIALS / f"{name}.md").read_text(encoding="utf-8")) for name in ("quickstart", "quickstart-zh")
+    )
+    assert english == chinese != []
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the tutorials are written for a POSIX shell")
 def test_commands_run_as_printed(subtests: pytest.Subtests, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def prepare_adaptation(
     base, _, metadata = read_config(bundle)
     if not base.task.has_text_target:
         raise BundleError(f"{bundle}: is a parser; give the bundle of a translator", code="wrong-task")
+    files = list(dict.fromkeys(files))  # one that is given twice would be in training and in the held-out pairs
     pairs = _read_translated_pairs(files, base.task)
     if len(pairs) < MIN_PAIRS:
         names = ", ".join(map(str, files))
