@@ -152,6 +152,16 @@ def test_false_settings_raise(file_name: str, change: Callable[[Any], object], n
     assert name in str(raised.value)
 
 
+def test_more_bands_than_frequencies_raise(tmp_path: Path) -> None:
+    """A window of 400 samples has 200 frequencies above 0 Hz."""
+    write_whisper(tmp_path / "source", num_mel_bins=80)
+    for name, key in {"config.json": "num_mel_bins", "preprocessor_config.json": "feature_size"}.items():
+        path = tmp_path / "source" / name
+        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {key: 201}), encoding="utf-8")
+    with pytest.raises(dragoman.DragomanError, match=r"model\.num_mel_bins = 201"):
+        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+
+
 def test_other_uses_of_the_bundle_raise(peer: tuple[Any, Bundle], tmp_path: Path) -> None:
     _, bundle = peer
     with pytest.raises(dragoman.DragomanError, match="is a transcriber of speech, not a translator; use dragoman transcribe"):

@@ -278,12 +278,14 @@ def test_bad_pictures_give_one_line(tmp_path: Path) -> None:
     image.effect_noise((400, 40), 50).save(tmp_path / "cut.png")
     (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:5000])
     (tmp_path / "text.png").write_text("no picture")
+    image.new("L", (40, 40)).save(tmp_path / "other.png", format="GIF")  # nor EPS, for which Pillow would run a program
     write_bomb(tmp_path / "bomb.png")
     for name, problem in {
         "pixel": "1 × 1 pixels; give one line of text, at least 4 pixels",
         "long": "5000 × 10 pixels",
         "cut": "not a picture, or damaged",
         "text": "not a picture, or damaged",
+        "other": "not a picture, or damaged",
         "bomb": "more than 16000000",
         "none": "there is no such file",
     }.items():

@@ -81,7 +81,7 @@ def test_features_equal_those_of_transformers(transcriber: Transcriber) -> None:
         ([-1, 10, -26, -26, 11, 12], [(0.0, 0.5)], 0.5),  # the window cuts the words 11 and 12
         ([-1, 10, 11], [(0.0, 1.0)], 1.0),
         ([10, 11], [(0.0, 1.0)], 1.0),
-        ([-1, 10, -1, -1], [(0.0, 0.0)], 1 / 30),  # the next window begins later in any case
+        ([-1, 10, -1, -1], [(0.0, 0.0)], 0.0),
         ([-1, -1], [], 1.0),
         ([], [], 1.0),
     ],
@@ -109,6 +109,39 @@ def test_long_recordings_are_read_by_windows(transcriber: Transcriber) -> None:
     assert all(0 <= segment.start <= segment.end <= 3.4 for segment in transcript.segments)
 
 
+def test_next_window_begins_later_in_any_case(transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs that cover nothing move each window by 1/30 of a full one, also in the last window, which is shorter."""
+    reported: list[float] = []
+    monkeypatch.setattr(transcriber, "_split_output", lambda output, seconds: ([], 0.0))
+    transcriber.transcribe(make_noise(0.5), language="de", on_progress=reported.append)
+    assert reported == pytest.approx([533 / RATE] * 15 + [5 / RATE])  # 16,000 / 30 and 8,000 samples
+
+
+def test_model_without_room_for_an_output_raises(tmp_path: Path) -> None:
+    write_whisper(tmp_path / "source", max_target_positions=4)
+    dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    with pytest.raises(dragoman.DragomanError, match=r"model\.max_positions = 4, but the prompt has up to 4 tokens"):
+        Transcriber.load(tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["export", "BUNDLE", "--to", engine, "out.argosmodel"] for engine in ("ctranslate2", "huggingface", "onnx", "argos")),
+        ["model", "shortlist", "BUNDLE", "text.txt", "text.txt", "-o", "shortlist"],
+    ],
+)
+def test_other_commands_refuse_in_one_line(
+    arguments: list[str], bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("hello\n", encoding="utf-8")
+    result = CliRunner().invoke(cli, [str(bundle) if argument == "BUNDLE" else argument for argument in arguments])
+    assert isinstance(result.exception, dragoman.DragomanError)
+    [message] = str(result.exception).splitlines()
+    assert "dragoman exports models of text only; use dragoman transcribe" in message or "is no translator" in message
+
+
 @pytest.mark.parametrize("change", [{"suppressed": [10**6]}, {"tasks": {}}, {"first_timestamp": -1}])
 def test_tokens_that_do_not_fit_raise(change: dict[str, Any], transcriber: Transcriber) -> None:
     bundle = transcriber.bundle
@@ -134,12 +167,15 @@ def test_silence_has_no_text(transcriber: Transcriber) -> None:
 @pytest.mark.parametrize(
     ("samples", "options", "message"),
     [
-        (np.zeros(0, np.float32), {}, "there is no sound in it"),
+        (np.zeros(0, np.float32), {}, "samples: there is no sound in it"),
         (np.zeros((5, 2), np.float32), {}, "mono samples"),
         (np.full(5, np.nan, np.float32), {}, "finite"),
         (make_noise(0.1), {"language": "xx"}, "is not one of the model's, en, de, yue"),
         (make_noise(0.1), {"task": "sing"}, "the model has transcribe, translate"),
         (make_noise(0.1), {"beam": 5}, "beam"),
+        (make_noise(0.1), {"method": "sample"}, "has no effect on transcription"),
+        (make_noise(0.1), {"min_length": 5}, "decoding.min_length = 5: has no effect"),
+        (np.full(5, 1e300), {}, "finite"),  # is infinite in float32
     ],
 )
 def test_bad_input_raises(samples: Any, options: dict[str, Any], message: str, transcriber: Transcriber) -> None:

@@ -113,7 +113,7 @@ class ModelConfig(ExtensibleSection):
     frontend: Literal["tokens", "log-mel"] = "tokens"
     """Input of the encoder: token ids, or a log-mel spectrogram, of which two convolutions make a vector for every two frames
     (Whisper)."""
-    num_mel_bins: Dimension = 80
+    num_mel_bins: Annotated[int, Limits(ge=1, le=200)] = 80
     """Bands of the spectrogram if frontend = 'log-mel'."""
     max_source_positions: Dimension = 1500
     """Learned positions of the encoder if frontend = 'log-mel'."""

@@ -25,6 +25,8 @@ MIN_RATE, MAX_RATE = 4_000, 768_000
 """Rates that are read, in Hz."""
 BLOCK_VALUES = 2**18
 """Values of all channels that one block holds before its rate is changed: 1 MiB."""
+MAX_MAGNITUDE = 1e30
+"""Largest magnitude of a sample, so that sums of samples are finite in float32. Full scale is 1."""
 UNKNOWN_FRAMES = 2**62
 """Number of frames, from which a header does not know the number."""
 
@@ -75,9 +77,12 @@ def iter_sound(source: Path | IO[bytes], *, name: str | None = None, speed: floa
             num_frames = 0
             while len(frames_NC := sound.read(block_length, dtype="float32", always_2d=True)):
                 num_frames += len(frames_NC)
+                if not (np.abs(frames_NC) <= MAX_MAGNITUDE).all():  # nor is NaN
+                    raise DataError(
+                        f"{label}: a sample is not a number up to {MAX_MAGNITUDE:g}; write the file again",
+                        code="invalid-format",
+                    )
                 block_N = frames_NC.mean(axis=1)
-                if not np.isfinite(block_N).all():
-                    raise DataError(f"{label}: a sample is not a finite number; write the file again", code="invalid-format")
                 yield block_N if resampler is None else resampler.resample_chunk(block_N)
             if num_frames < sound.frames < UNKNOWN_FRAMES:
                 raise DataError(

@@ -25,6 +25,12 @@ from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import SearchSettings, SearchState
 from dragoman.tasks.inference_model import InferenceModel
 
+MAX_PROMPT_TOKENS = 4
+"""Tokens before an output: start, language, task, and that there are no timestamps."""
+DECODING_KEYS = frozenset(
+    {"method", "beam_size", "length_penalty", "alpha", "early_stopping", "no_repeat_ngram_size", "repetition_window"}
+)
+"""Keys of the section `decoding` that the search reads."""
 MASKED = np.float32(-1e30)
 """Logit of a token that may not follow. It is finite, so that a block of such tokens still has a sum."""
 

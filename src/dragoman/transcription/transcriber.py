@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal, Self, Unpack, get_args
@@ -14,11 +14,11 @@ from dragoman.bundle import Bundle, SpeechTokens, load_bundle
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import BundleError, DataError
 from dragoman.frontends.log_mel import LogMel, pad_samples
-from dragoman.frontends.sound_file import SAMPLE_RATE, iter_sound
+from dragoman.frontends.sound_file import MAX_MAGNITUDE, SAMPLE_RATE, iter_sound
 from dragoman.inference.bundle_store import locate_bundle
 from dragoman.inference.session import InferenceSession, open_session
 from dragoman.runtime.device_options import DeviceOptions
-from dragoman.transcription.speech_search import SpeechSearch
+from dragoman.transcription.speech_search import DECODING_KEYS, MAX_PROMPT_TOKENS, SpeechSearch
 from dragoman.transcription.transcript import Segment, Transcript
 
 SpeechTask = Literal["transcribe", "translate"]
@@ -27,7 +27,7 @@ TIMESTAMP_SECONDS = 0.02
 MIN_NO_SPEECH_PROBABILITY, MAX_SILENT_LOG_PROB = 0.6, -1.0
 """A window is silent if both limits are passed, as in Whisper (Radford et al. 2022, section 4.5)."""
 MIN_COVERED = 1 / 30
-"""Least share of a window before the next one, so that the number of windows is linear in the duration."""
+"""Least share of a full window before the next one, so that the number of windows is linear in the duration."""
 
 
 class Transcriber:
@@ -38,6 +38,13 @@ class Transcriber:
         if bundle.metadata.speech is None or not _are_known(bundle.metadata.speech, len(bundle.tokenizer.target)):
             raise BundleError(
                 f"{bundle.recipe.name}: states no tokens of languages, tasks and timestamps that fit; convert the model again",
+                code="bundle-mismatch",
+            )
+        max_positions = bundle.recipe.model.max_positions
+        if max_positions <= MAX_PROMPT_TOKENS:
+            raise BundleError(
+                f"{bundle.recipe.name}: model.max_positions = {max_positions}, but the prompt has up to {MAX_PROMPT_TOKENS} "
+                "tokens; convert another model",
                 code="bundle-mismatch",
             )
         self.session, self.bundle, self.tokens = session, bundle, bundle.metadata.speech
@@ -95,9 +102,12 @@ class Transcriber:
         Raises DataError for a damaged file, one without sound, and a language or a task that the model does not have.
         """
         self._check_options(language, task)
-        search = SpeechSearch(self.session.inference_model, self.tokens, self.session.resolve_decoding(decoding))
+        config = self.session.resolve_decoding(decoding)
+        _check_decoding(decoding)
+        search = SpeechSearch(self.session.inference_model, self.tokens, config)
         if isinstance(source, np.ndarray):
-            blocks: Iterator[NDArray[np.float32]] = iter([_check_samples(source, name or "samples")])
+            name = name or "samples"
+            blocks = _split_samples(_check_samples(source, name), self.window_samples)
         else:
             blocks = iter_sound(Path(source) if isinstance(source, str) else source, name=name)
         samples = _SampleQueue(blocks)
@@ -151,7 +161,8 @@ class Transcriber:
             )
             for begin, end, tokens in parts
         ]
-        return language, segments, min(round(covered * SAMPLE_RATE), len(window_N))
+        advance = max(round(covered * SAMPLE_RATE), round(MIN_COVERED * self.window_samples))
+        return language, segments, min(advance, len(window_N))
 
     def _split_output(self, output: Hypothesis, seconds: float) -> tuple[list[tuple[float, float, list[int]]], float]:
         """Return start, end and tokens of text between timestamps, and the seconds of the window that they cover.
@@ -174,7 +185,7 @@ class Transcriber:
         if text and not parts:
             parts.append((begin, seconds, text))
         elif parts and (text or is_open):
-            return parts, max(covered, seconds * MIN_COVERED)
+            return parts, covered
         return parts, seconds
 
     def _is_pair(self, tokens: Sequence[int]) -> bool:
@@ -191,9 +202,10 @@ class _SampleQueue:
 
     def peek(self, count: int) -> NDArray[np.float32]:
         """Return the next samples, fewer at the end."""
-        parts = [self.buffer_N]
-        while sum(map(len, parts)) < count and (block_N := next(self.blocks, None)) is not None:
+        parts, num_samples = [self.buffer_N], len(self.buffer_N)
+        while num_samples < count and (block_N := next(self.blocks, None)) is not None:
             parts.append(block_N)
+            num_samples += len(block_N)
         self.buffer_N = np.concatenate(parts)
         return self.buffer_N[:count]
 
@@ -209,9 +221,25 @@ def _are_known(tokens: SpeechTokens, vocab_size: int) -> bool:
     return all(0 <= token < vocab_size for token in ids) and ("transcribe" in tokens.tasks or not tokens.languages)
 
 
+def _check_decoding(decoding: Mapping[str, Any]) -> None:
+    """Raise DataError for a key that the search does not read."""
+    for key, value in decoding.items():
+        if key not in DECODING_KEYS or value == "sample":
+            raise DataError(
+                f"decoding.{key} = {value!r}: has no effect on transcription; drop it, or change one of "
+                f"{', '.join(sorted(DECODING_KEYS))}, with method = 'greedy' or 'beam'",
+                code="invalid-argument",
+            )
+
+
+def _split_samples(samples_N: NDArray[np.float32], length: int) -> Iterator[NDArray[np.float32]]:
+    """Yield samples in blocks of this length, so that a window copies no more than its own samples."""
+    return (samples_N[start : start + length] for start in range(0, len(samples_N), length))
+
+
 def _check_samples(samples_N: NDArray[Any], name: str) -> NDArray[np.float32]:
-    """Return samples in float32. Raise DataError for another shape than (N,) and for values that are not finite."""
-    if samples_N.ndim != 1 or samples_N.dtype.kind != "f" or not np.isfinite(samples_N).all():
+    """Return samples in float32. Raise DataError for another shape than (N,) and for numbers beyond those of sound files."""
+    if samples_N.ndim != 1 or samples_N.dtype.kind != "f" or not (np.abs(samples_N) <= MAX_MAGNITUDE).all():
         raise DataError(
             f"{name}: has the shape {samples_N.shape} and the type {samples_N.dtype}; give finite mono samples (N,) as floats",
             code="invalid-argument",

@@ -18,6 +18,8 @@ from dragoman.frontends.sound_file import read_sound
 
 MAX_SECONDS = 60.0
 """Limit of one sound."""
+PICTURE_FORMATS = ("PNG", "JPEG")
+"""Formats that are read. Pillow would run Ghostscript for others, such as EPS."""
 MIN_SIDE, MAX_PIXELS, MAX_ASPECT = 4, 16_000_000, 100
 """Least pixels of a side of a picture, most pixels of it, and its largest width for its height."""
 
@@ -53,7 +55,10 @@ def read_picture_frames(path: Path, height: int, speed: float) -> NDArray[np.flo
     except ImportError:
         raise MissingDependencyError("Pillow", "pictures", f"{path}: a picture") from None
     try:
-        with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning), Image.open(path) as picture:
+        with (
+            warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
+            Image.open(path, formats=PICTURE_FORMATS) as picture,
+        ):
             _check_size(path, *picture.size)
             rgba = picture.convert("RGBA")
     except FileNotFoundError:

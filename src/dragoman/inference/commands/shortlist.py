@@ -80,8 +80,8 @@ def shortlist(
     check_output_paths(output, overwrite=overwrite, input_paths=[source, target, bundle])
     sources, targets = read_parallel_lines(source, target)
     loaded_bundle = load_bundle(bundle)
-    if not loaded_bundle.recipe.task.has_text_target:
-        raise BundleError(f"{bundle}: is a parser, which needs no shortlist; use dragoman parse")
+    if loaded_bundle.recipe.task.kind != "translation":
+        raise BundleError(f"{bundle}: is no translator, and only translation uses a shortlist; drop it", code="wrong-task")
     tokenizer = loaded_bundle.tokenizer.select_languages(source_language, target_language)
     loaded_bundle = replace(loaded_bundle, tokenizer=tokenizer)
     decoder = build_forced_decoder(TrainedModel.from_bundle(loaded_bundle))
