@@ -15,9 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import log
+from math import floor, log
 
 import numpy as np
+import numpy.typing as npt
 
 from dragoman.languages import UNSPACED
 from dragoman.text.inline_codes import CodedText, Element, Point, Slot, escape
@@ -77,15 +78,6 @@ def project(source: CodedText, translation: str, weights: Weights) -> str:
     end = len(projection.target_units)
     root = _Node(None, 0, end, projection.place(clean.slots, 0, end))
     return _Writer(projection, is_escaped=source.is_escaped).write(root)
-
-
-def _compute_gains(shares: Sequence[float]) -> list[float]:
-    """Return what each unit adds to a run, by its share of attention to the text of an element."""
-    if len(shares) < _MANY_UNITS:
-        return [log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS for p in shares]
-    p = np.array(shares)
-    gains: list[float] = (np.log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS).tolist()
-    return gains
 
 
 def _compute_median(numbers: Sequence[float]) -> float:
@@ -149,6 +141,7 @@ class _Projection:
             for text, units in ((source, self.source_units), (target, self.target_units))
         )
         self._target_kinds = list(map(_get_kind, self._target_words))
+        self._shares: npt.NDArray[np.float64] | None = None
         self._window: Span = (0, 0)
         self._edge_gains: dict[int, tuple[list[float], list[float]]] = {}
         """Gains at the edges of runs in the last window of units, for each kind of word."""
@@ -249,6 +242,16 @@ class _Projection:
             return [row[units.start] / total for row, total in rows]
         return [sum(row[units.start : units.stop]) / total for row, total in rows]
 
+    def _compute_gains(self, units: range, start: int, end: int) -> list[float]:
+        """Return what each target unit from `start` to `end` adds to a run, by its share of attention to these source units."""
+        if end - start < _MANY_UNITS:
+            return [log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS for p in self._get_shares(units, start, end)]
+        if self._shares is None:
+            self._shares = np.array(self.weights) / np.array(self._totals)[:, None]
+        shares = self._shares[start:end, units.start : units.stop].sum(axis=1)
+        gains: list[float] = (np.log((shares + SMOOTHING) / (1 - shares + SMOOTHING)) + BIAS).tolist()
+        return gains
+
     def _find_run(self, slot: Slot, start: int, end: int, is_free: Flags | None = None) -> tuple[float, Span]:
         """Return the gain and the units of the best place of an element among the target units from `start` to `end`.
 
@@ -257,17 +260,16 @@ class _Projection:
         is_free: whether each of these units is free; None if all are
         """
         units = self._units_of(slot)
-        gains = _compute_gains(self._get_shares(units, start, end))
+        gains = self._compute_gains(units, start, end)
         if is_free is not None:  # no run with the largest sum crosses a unit that costs more than any two runs differ
             loss = -1.0 - 2 * (sum(map(abs, gains)) + OTHER_MARK_LOSS + SPACE_GAIN)
             gains = [gain if free else loss for gain, free in zip(gains, is_free, strict=True)]
         start_gains, _ = self._get_edge_gains(_get_kind(self._source_words[units.start]), start, end)
         _, end_gains = self._get_edge_gains(_get_kind(self._source_words[units.stop - 1]), start, end)
         gain, first, last = find_maximum_subarray(gains, start_gains, end_gains)
-        if starts := self._find_words(units, start, end, is_free):
-            middle = (first + last - len(units)) / 2
-            first = min(starts, key=lambda place: abs(place - middle))
-            last = first + len(units)
+        place = self._find_words(units, start, end, is_free, (first + last - len(units)) / 2)
+        if place is not None:
+            first, last = place, place + len(units)
             gain = max(gain, 0.0) + len(units)
         return gain, (start + first, start + last)
 
@@ -284,19 +286,28 @@ class _Projection:
             )
         return self._edge_gains[source_kind]
 
-    def _find_words(self, units: range, start: int, end: int, is_free: Flags | None) -> list[int]:
-        """Return where the source units occur among free target units; nowhere if they hold neither letter nor digit."""
+    def _find_words(self, units: range, start: int, end: int, is_free: Flags | None, middle: float) -> int | None:
+        """Return where the source units occur among free target units, nearest to a place; None if they do not.
+
+        Units without a letter or digit are not looked for. The search begins at the place, because equal words may be many.
+        """
         source_words, words = self._source_words[units.start : units.stop], self._target_words[start:end]
-        places: list[int] = []
-        if source_words[0] not in words:  # so are most
-            return places
         text = self.source[self.source_units[units.start][0] : self.source_units[units.stop - 1][1]]
-        if any(map(str.isalnum, text)):
-            for place in range(len(words) - len(units) + 1):
+        if source_words[0] not in words or not any(map(str.isalnum, text)):
+            return None
+        num_places = len(words) - len(units) + 1
+        left = min(floor(middle), num_places - 1)
+        right = left + 1
+        while left >= 0 or right < num_places:
+            if right >= num_places or (left >= 0 and middle - left <= right - middle):
+                place, left = left, left - 1
+            else:
+                place, right = right, right + 1
+            if words[place] == source_words[0] and (is_free is None or is_free[place]):
                 last = place + len(units)
                 if words[place:last] == source_words and (is_free is None or all(is_free[place:last])):
-                    places.append(place)
-        return places
+                    return place
+        return None
 
     def _find_gap(self, num_before: int, behind: bool, elements: Sequence[_Node], start: int, end: int) -> int:
         """Return the gap for a code without units, as the number of units before it; elements are in order.
