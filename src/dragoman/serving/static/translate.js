@@ -212,9 +212,8 @@ function buildSentence(segment, index) {
   button.setAttribute("role", "button");
   button.setAttribute("aria-pressed", "false");
   button.tabIndex = 0;
-  const words = segment.text.split(/(\s+)/);
   let number = 0;
-  for (const word of words) {
+  for (const word of segment.text.split(/(\s+)/)) {
     if (!word.trim()) {
       button.append(word);
       continue;
