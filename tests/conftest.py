@@ -107,6 +107,15 @@ def _no_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setitem(sys.modules, "matplotlib", None)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+    """Draw no charts of the runs of a fixture that several tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        if fixturedef.scope != "function" and (fixturedef.argname == "trained" or "tiny" in fixturedef.argnames):
+            patch.setitem(sys.modules, "matplotlib", None)
+        return (yield)
+
+
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with train, valid and test in .en and .de, one to five words a line."""

@@ -98,12 +98,11 @@ def make_numpy_model(model: Transformer, **keys: Any) -> NumpyTransformer:
 
 @torch.no_grad()
 def test_forward_equals_pytorch(subtests: pytest.Subtests) -> None:
-    cases_1: list[list[int]] = [[0, 1, 2], [0], [1]]
     for switch in SWITCHES:
-        for rows in cases_1:
+        model = make_model(**SWITCHES[switch])
+        numpy_model = make_numpy_model(model, **SWITCHES[switch])
+        for rows in ([0, 1, 2], [0], [1]):
             with subtests.test(switch=switch, rows=rows):
-                model = make_model(**SWITCHES[switch])
-                numpy_model = make_numpy_model(model, **SWITCHES[switch])
                 source, inputs, targets = (array[rows][:, (array[rows] != 0).any(0)] for array in (SOURCES, INPUTS, TARGETS))
                 with record_attention([layer.cross_attention for layer in model.decoder.layers]) as recorded:  # type: ignore[misc]
                     logits = model(torch.from_numpy(source), torch.from_numpy(inputs))

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -159,6 +159,11 @@ def test_examples_name_existing_commands_and_recipes(subtests: pytest.Subtests, 
             check_example(example)
 
 
+@cache
+def list_recipe_runs() -> set[str]:
+    return {str(parse_toml(path.read_text(encoding="utf-8"), where=path.name).get("run")) for path in RECIPES.glob("*.toml")}
+
+
 def check_example(example: str) -> None:
     """Check the command and its options, the recipe with its settings, and the run folder of a recipe."""
     name, *words = shlex.split(example)
@@ -175,8 +180,7 @@ def check_example(example: str) -> None:
         section = CardConfig() if name == "card" else DecodingConfig()
         update_section(section, dict(map(parse_setting, settings)), where=example)
     runs = [word.removesuffix("/bundle") for word in words if word.startswith("runs/") and word != str(params.get("output"))]
-    made = {parse_toml(path.read_text(encoding="utf-8"), where=path.name).get("run") for path in RECIPES.glob("*.toml")}
-    assert {run.removesuffix("-2") for run in runs} <= made | {"runs/quickstart-de"}
+    assert {run.removesuffix("-2") for run in runs} <= list_recipe_runs() | {"runs/quickstart-de"}
 
 
 def test_group_without_a_command_shows_its_help(run_cli: RunCli) -> None:

@@ -26,6 +26,7 @@ from dragoman.hooks import HOOKS, list_entries, list_own_entries, load_entry
 from dragoman.inference.translator import Translator
 from dragoman.model.factory import build_model
 from dragoman.model.layers import FeedForward
+from dragoman.training import compute_plan
 from expected_errors import raises_code
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +112,8 @@ def test_command_of_a_package_runs(installed: Path, tmp_path: Path) -> None:
     assert "count-words" not in CliRunner().invoke(cli, []).output
 
 
-def test_doctor_lists_entries_with_their_packages(installed: Path) -> None:
+def test_doctor_lists_entries_with_their_packages(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute_plan, "bf16_is_faster", lambda device: False)  # it measures
     attached = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).output)["hooks"]
     assert {"ctc", "squared_relu (my-ideas)"} <= set(attached["architectures"])
     assert attached["commands"] == ["count-words (my-ideas)"]

@@ -30,7 +30,7 @@ from dragoman.model.attention import (
     set_attention_impl,
 )
 from dragoman.model.dropout import Dropout, dropout
-from dragoman.model.factory import build_model
+from dragoman.model.factory import assemble_model, build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
 from dragoman.model.linear import (
     Linear,
@@ -68,7 +68,7 @@ def small_model(**changes: Any) -> Transformer:
 
 def meta_model(config: ModelConfig, rows: int) -> Transformer:
     with torch.device("meta"):
-        return build_model(config, source_vocab_size=rows, target_vocab_size=rows)
+        return assemble_model(config, source_vocab_size=rows, target_vocab_size=rows)
 
 
 def sentences(*lengths: int, rows: int = SOURCE_ROWS, seed: int = 1) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.config import make_recipe
 from dragoman.model.attention import Attention, explicit_attention
-from dragoman.model.factory import build_model
+from dragoman.model.factory import assemble_model, build_model
 from dragoman.model.layers import FeedForward
 from dragoman.paper.claims import ClaimResult
 from dragoman.paper.demonstrations.averaging import measure_averaging
@@ -206,7 +206,7 @@ def measure_parameters() -> ClaimResult:
         count += 1
         with torch.device("meta"):
             config = make_recipe({"preset": "t2t-2017", "size": row.name}).model
-            model = build_model(config, source_vocab_size=ROWS_OF_2017, target_vocab_size=ROWS_OF_2017)
+            model = assemble_model(config, source_vocab_size=ROWS_OF_2017, target_vocab_size=ROWS_OF_2017)
         if round(model.num_parameters() / 1e6) != row.million_parameters:
             wrong.append(row.name)
     return ClaimResult(

@@ -9,7 +9,7 @@ import torch
 
 from dragoman.config import make_recipe
 from dragoman.model.attention import Attention, attention_weights, explicit_attention, scaled_dot_scores
-from dragoman.model.factory import build_model
+from dragoman.model.factory import assemble_model
 from dragoman.paper.demonstrations.demonstration import Demonstration
 from dragoman.viz.svg import box_path, format_number, render_label, render_svg
 
@@ -99,7 +99,7 @@ def show_figure_1() -> Demonstration:
     )
     config = make_recipe({"preset": "paper", "size": "base"}).model
     with torch.device("meta"):
-        model = build_model(config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
+        model = assemble_model(config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         block = _find_block(name)

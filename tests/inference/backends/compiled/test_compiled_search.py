@@ -85,26 +85,25 @@ def make_sources() -> list[list[int]]:
     return [[*words, END_ID] for words in word_lists]
 
 
-def search_both_ways(
+def search(
     inference_model: InferenceModel,
     rules: DecodingConstraints,
-    constraints: list[SentenceConstraints] | None = None,
+    constraints: Sequence[SentenceConstraints] = (),
     prompt: Sequence[int] = (),
     **decoding: Any,
-) -> tuple[list[list[Hypothesis]], list[list[Hypothesis]]]:
-    """Return the results of the compiled search and of the search in Python."""
-    native_search: object = inference_model.native_search
-    assert isinstance(native_search, CompiledSearch)
+) -> list[list[Hypothesis]]:
     config = DecodingConfig(**({"max_extra_tokens": 12, "batch_tokens": 6000} | decoding))
-    compiled, plain = (
-        generate(
-            BatchSearch(model, config, start_id=START_ID, prompt=tuple(prompt), decoding_constraints=rules),
-            make_sources(),
-            constraints=constraints or [],
-        )
-        for model in (inference_model, replace(inference_model, native_search=None))
-    )
-    return compiled, plain
+    batch_search = BatchSearch(inference_model, config, start_id=START_ID, prompt=tuple(prompt), decoding_constraints=rules)
+    return generate(batch_search, make_sources(), constraints=constraints)
+
+
+def search_both_ways(
+    inference_model: InferenceModel, *arguments: Any, **decoding: Any
+) -> tuple[list[list[Hypothesis]], list[list[Hypothesis]]]:
+    """Return the results of the compiled search and of the search in Python. Arguments are those of `search`."""
+    assert isinstance(inference_model.native_search, CompiledSearch)
+    in_python = replace(inference_model, native_search=None)
+    return search(inference_model, *arguments, **decoding), search(in_python, *arguments, **decoding)
 
 
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -152,14 +151,14 @@ FAST_SEARCHES = {
 
 
 @pytest.mark.parametrize(
-    ("search", "rule", "model"),
+    ("search_name", "rule", "model"),
     [
         pytest.param(*case, marks=[] if case in FAST_SEARCHES else pytest.mark.slow)
         for case in product(SEARCHES, RULES, range(3))
     ],
 )
-def test_compiled_search_equals_python(inference_models: list[InferenceModel], search: str, rule: str, model: int) -> None:
-    compiled, plain = search_both_ways(inference_models[model], RULES[rule], **SEARCHES[search])
+def test_compiled_search_equals_python(inference_models: list[InferenceModel], search_name: str, rule: str, model: int) -> None:
+    compiled, plain = search_both_ways(inference_models[model], RULES[rule], **SEARCHES[search_name])
     assert compiled == plain
 
 
@@ -170,7 +169,7 @@ def test_outputs_have_all_kinds_of_endings(inference_models: list[InferenceModel
         for inference_model in inference_models
         for rules in (NO_DECODING_CONSTRAINTS, RULES["repetition window"])
     ]
-    results = chain.from_iterable(search_both_ways(*search, method="greedy")[0] for search in searches)
+    results = chain.from_iterable(search(*arguments, method="greedy") for arguments in searches)
     outputs = [hypotheses[0] for hypotheses in results]
     assert any(output.finished for output in outputs)
     assert any(output.has_repetition for output in outputs)
@@ -189,7 +188,7 @@ def test_compiled_search_reads_a_prompt(subtests: pytest.Subtests, inference_mod
                 inference_model = inference_models[(number + prompt_number) % 3]  # each with all searches and all prompts
                 compiled, plain = search_both_ways(inference_model, rules, prompt=prompt, **SEARCHES[name])
                 assert compiled == plain
-                assert compiled != search_both_ways(inference_model, rules, **SEARCHES[name])[0]
+                assert compiled != search(inference_model, rules, **SEARCHES[name])
 
 
 def test_prompt_is_read_with_a_restricted_vocabulary() -> None:
@@ -358,13 +357,13 @@ def test_thread_groups_equal_one_thread(
     """Five threads search in groups of three and two, in one group of three, or alone."""
     rules = RULES["no repeated trigram"]
     for inference_model in inference_models:
-        alone, _ = search_both_ways(inference_model, rules, **decoding)
+        alone = search(inference_model, rules, **decoding)
         native_search: Any = inference_model.native_search
         model = ThreeThreadModel(native_search.model)
         rows_per_group = SOURCES * decoding.get("beam_size", 1) // num_groups
         grouped_model = with_search(inference_model, model=model, pool=WorkerPool(5), rows_per_group=rows_per_group)
         with limit_threads(5):
-            grouped, _ = search_both_ways(grouped_model, rules, **decoding)
+            grouped = search(grouped_model, rules, **decoding)
         assert grouped == alone
         assert max(model.num_workers) == max_workers
         assert (1 in model.num_workers) == (num_groups == 2)

@@ -65,7 +65,7 @@ NO_HEADS = HeadLayout(1, 1, 0, 0, has_float32_kv=False)
 # Steps of a search that outgrows the first room for keys and values.
 STEPS = INITIAL_POSITIONS + 4
 # Rounding of float32 sums in another order over the layers, in units of the last of 24 bits.
-ROUNDING = 1e-5
+ROUNDING = 2e-5
 PADDING = 0
 T5_KEYS: dict[str, Any] = {
     "norm_type": "rms",
@@ -172,32 +172,23 @@ def run_steps(
     return steps_logits
 
 
-def test_logits_equal_those_of_the_quantized_model(subtests: pytest.Subtests) -> None:
-    """Compare up to float32's rounding, which sometimes moves an input to the next step. Then the difference is as large as
-    that between the quantized model and the trained one."""
+def test_logits_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
+    """Compare up to float32's rounding. With int8, it sometimes moves an input to the next step. Then the difference is as
+    large as that between the quantized model and the trained one."""
     for width, keys in [(1, MODEL_KEYS[next(iter(MODEL_KEYS))]), *product([3], MODEL_KEYS.values())]:
         with subtests.test(width=width, keys=keys):
             model = make_model(**keys)
-            assert supports_compiled(make_config(**keys), "int8")
+            assert all(supports_compiled(make_config(**keys), precision) for precision in ("int8", "float32"))
             source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
             exact = run_steps(model, source_BS, width, leave, STEPS)
+            in_float32 = run_steps(compile_transformer(model, "float32", keys), source_BS, width, leave, STEPS)
+            assert float(max_differences(in_float32, exact).max()) < ROUNDING
             compiled = run_steps(compile_transformer(model, keys=keys), source_BS, width, leave, STEPS)
             quantized = run_steps(quantize(model, make_config(**keys)), source_BS, width, leave, STEPS)
             assert [list(step) for step in compiled] == [list(step) for step in quantized]
             differences = max_differences(compiled, quantized)
             assert float((differences < ROUNDING).float().mean()) > 0.5
             assert float(differences.max()) < 2 * float(max_differences(compiled, exact).max())
-
-
-def test_float32_logits_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
-    for width, keys in [(1, MODEL_KEYS[next(iter(MODEL_KEYS))]), *product([3], MODEL_KEYS.values())]:
-        with subtests.test(width=width, keys=keys):
-            model = make_model(**keys)
-            assert supports_compiled(make_config(**keys), "float32")
-            source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
-            exact = run_steps(model, source_BS, width, leave, STEPS)
-            compiled = run_steps(compile_transformer(model, "float32", keys), source_BS, width, leave, STEPS)
-            assert float(max_differences(compiled, exact).max()) < ROUNDING
 
 
 def max_differences(left: list[dict[int, Tensor]], right: list[dict[int, Tensor]]) -> Tensor:
