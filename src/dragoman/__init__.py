@@ -9,9 +9,13 @@ Importing dragoman is fast: a name imports its module at first use.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from dragoman.version import __version__
+
+# The threads of NumPy's OpenBLAS wait for work in a loop, at first for 60 ms of a core. With this they sleep after 2^16 cycles.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
 if TYPE_CHECKING:
     from dragoman.client import AsyncClient, Client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -54,6 +55,14 @@ def test_command_translates_as_with_pytorch(bundle: Path) -> None:
     translations = dragoman.load(bundle, task="translation").translate(text.splitlines())
     assert done.stdout.splitlines() == [translation.text for translation in translations]
     assert all(done.stdout.splitlines())
+
+
+@pytest.mark.parametrize(("setting", "expected"), [({}, "16"), ({"OPENBLAS_THREAD_TIMEOUT": "20"}, "20")])
+def test_threads_of_numpy_sleep_when_they_have_no_work(setting: dict[str, str], expected: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"} | setting
+    program = "import os, sys\nimport dragoman\nprint('numpy' in sys.modules, os.environ['OPENBLAS_THREAD_TIMEOUT'])"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"False {expected}\n"  # OpenBLAS reads the setting when NumPy is imported
 
 
 @pytest.mark.slow

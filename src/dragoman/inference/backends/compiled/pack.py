@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -256,8 +257,23 @@ class _ModelPacker(WeightPacker):
         for name, rows in zip(names, projections, strict=True):
             rows = rows if name == "query" else repeat_heads(rows, self.config)
             width = self.head_layout.value_width if name == "value" else self.head_layout.key_width
-            parts.append(_interleave_heads(rows.reshape(self.config.num_heads, -1, *rows.shape[1:]), width, self.head_layout))
+            parts.append(self._interleave_heads(rows, width))
         return np.concatenate(parts)
+
+    def _interleave_heads(self, x: NDArray[Any], width: int, axis: int = 0) -> NDArray[Any]:
+        """Return numbers of all heads in the kernels' order, where heads alternate, padded with zeros.
+
+        width: size of the result's `axis`, which has the numbers of one head behind those of another in `x`
+        """
+        num_groups, num_heads = self.head_layout.num_groups, self.head_layout.num_heads
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        x_AHKB = x.reshape(math.prod(before), self.config.num_heads, -1, math.prod(after))
+        shape = len(x_AHKB), num_groups, width // (num_groups * num_heads), num_heads, x_AHKB.shape[-1]
+        padded_AGKHB = np.zeros(shape, x.dtype)
+        for group in range(num_groups):
+            heads_AHKB = x_AHKB[:, group * num_heads : (group + 1) * num_heads]
+            padded_AGKHB[:, group, : heads_AHKB.shape[2], : heads_AHKB.shape[1]] = heads_AHKB.swapaxes(1, 2)
+        return padded_AGKHB.reshape(*before, width, *after)
 
     def pack_output_projections(self, attentions: Sequence[str]) -> LinearWeights:
         """Return the output projections, which read the results of all heads."""
@@ -272,14 +288,10 @@ class _ModelPacker(WeightPacker):
 
     def _load_output_projection(self, attention: str) -> Matrix:
         """Return the weight (D, U) of an output projection."""
-        matrix = self.load_matrix(f"{attention}.output.weight")
+        matrix, width = self.load_matrix(f"{attention}.output.weight"), self.head_layout.value_width
         if isinstance(matrix, Int8Rows):
-            return replace(matrix, int8_OI=self._interleave_inputs(matrix.int8_OI))
-        return self._interleave_inputs(matrix)
-
-    def _interleave_inputs(self, weight_DU: NDArray[Any]) -> NDArray[Any]:
-        weight_HUD = weight_DU.T.reshape(self.config.num_heads, -1, len(weight_DU))
-        return _interleave_heads(weight_HUD, self.head_layout.value_width, self.head_layout).T
+            return replace(matrix, int8_OI=self._interleave_heads(matrix.int8_OI, width, axis=1))
+        return self._interleave_heads(matrix, width, axis=1)
 
     def pack_linears(self, names: Sequence[str], shape: tuple[int, int], epilogue: int) -> LinearWeights:
         weights = [WeightLoader(partial(self.load_matrix, f"{name}.weight"), shape, self.weights.release) for name in names]
@@ -296,16 +308,6 @@ def compute_head_layout(config: ModelConfig, precision: CompiledPrecision) -> He
     num_heads = LANES if num_groups > 1 else next(count for count in HEAD_COUNTS if count >= config.num_heads)
     key_width, value_width = (num_groups * round_up(width * num_heads) for width in (config.key_width, config.value_width))
     return HeadLayout(num_groups, num_heads, key_width, value_width, has_float32_kv=precision == "float32")
-
-
-def _interleave_heads(x_HK: NDArray[Any], width: int, head_layout: HeadLayout) -> NDArray[Any]:
-    """Return rows of heads (H, K, …) in the kernels' order (width, …), where heads alternate, padded with zeros."""
-    num_groups, num_heads, head_width = head_layout.num_groups, head_layout.num_heads, x_HK.shape[1]
-    padded_GKH = np.zeros((num_groups, width // (num_groups * num_heads), num_heads, *x_HK.shape[2:]), x_HK.dtype)
-    for group in range(num_groups):
-        heads_HK = x_HK[group * num_heads : (group + 1) * num_heads]
-        padded_GKH[group, :head_width, : len(heads_HK)] = heads_HK.swapaxes(0, 1)
-    return padded_GKH.reshape(width, *x_HK.shape[2:])
 
 
 def _pack_pointer(weights: ModelWeights) -> CompiledPointer:
