@@ -575,7 +575,7 @@ def _find_goals(source: str, result: TextTranslation, starts: Sequence[int]) -> 
         return []
     if result.segments[0].source != source or translation.text != result.text:
         return []
-    weights = compute_unit_weights(translation, source)
+    weights = compute_unit_weights(translation, source).tolist()
     source_units, target_units = split_units(source), split_units(result.text)
     goals: list[float] = []
     for start in starts:

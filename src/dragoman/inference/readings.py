@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, pairwise
-from operator import mul
 from typing import TypeGuard
+
+import numpy as np
+import numpy.typing as npt
 
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.inference.translation_result import Translation
@@ -240,37 +242,32 @@ def _list_placeholders(parts: Sequence[Part]) -> Iterator[str]:
     return (point.text for point in _list_points(parts) if point.text)
 
 
-def _anchor_marks(weights: list[list[float]], source: str, target: str) -> None:
+def _anchor_marks(weights_TS: npt.NDArray[np.float64], source: str, target: str) -> None:
     """Let each mark of a target attend to the same mark of its source alone, in place."""
     columns = {source[start:end]: column for column, (start, end) in enumerate(split_units(source))}
     for number, (start, end) in enumerate(split_units(target)):
         mark = target[start:end]
         if mark in MARK_CHARACTERS and mark in columns:
-            weights[number] = [float(column == columns[mark]) for column in range(len(weights[number]))]
+            weights_TS[number] = 0.0
+            weights_TS[number, columns[mark]] = 1.0
 
 
-def compute_unit_weights(translation: Translation, source: str) -> list[list[float]]:
+def compute_unit_weights(translation: Translation, source: str) -> npt.NDArray[np.float64]:
     """Return the attention of each unit of a translation, the mean of its pieces, to each unit of its source. (T, S)
 
     translation: translation with attention
     """
-    num_units, num_source_units = len(split_units(translation.text)), len(split_units(source))
-    if not translation.attention or not num_units or not num_source_units:
-        return [[0.0] * num_source_units for _ in range(num_units)]
-    rows = translation.attention[: len(translation.tokens)]
-    shares = _match_pieces(translation.source_tokens, source, min(len(translation.source_tokens), len(rows[0])))
-    by_source_unit = shares.sum_pieces(rows, num_source_units)
-    shares = _match_pieces(translation.tokens, translation.text, len(rows))
-    weights = [[0.0] * num_source_units] * num_units
-    for unit, first, last in shares.list_runs():
-        unit_rows = [by_source_unit[piece] for piece in shares.pieces[first:last]]
-        parts = shares.parts[first:last]
-        if parts == [1.0]:  # so are most
-            weights[unit] = unit_rows[0]
-        else:
-            total = sum(parts)
-            weights[unit] = [sum(map(mul, column, parts)) / total for column in zip(*unit_rows, strict=True)]
-    return weights
+    weights_TS = np.zeros((len(split_units(translation.text)), len(split_units(source))))
+    if not translation.attention or not weights_TS.size:
+        return weights_TS
+    rows = np.array(translation.attention[: len(translation.tokens)])
+    columns = _match_pieces(translation.source_tokens, source, min(len(translation.source_tokens), rows.shape[1]))
+    units, sums, _ = columns.sum_rows(rows.T)
+    by_source_unit = np.zeros((weights_TS.shape[1], len(rows)))
+    by_source_unit[units] = sums
+    units, sums, totals = _match_pieces(translation.tokens, translation.text, len(rows)).sum_rows(by_source_unit.T)
+    weights_TS[units] = sums / totals[:, None]
+    return weights_TS
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,28 +278,14 @@ class _Shares:
     units: list[int]
     parts: list[float]
 
-    def list_runs(self) -> list[tuple[int, int, int]]:
-        """Return each unit that has a piece, with the first of its pieces in the lists and the place behind the last."""
+    def sum_rows(self, rows_PN: npt.NDArray[np.float64]) -> tuple[list[int], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the units that have a piece, the sums of the rows of their pieces by share, and the sums of these shares."""
+        if not self.pieces:
+            return [], rows_PN[:0], rows_PN[:0, 0]
         starts = [number for number, (before, unit) in enumerate(pairwise([-1, *self.units])) if unit != before]
-        return [(self.units[first], first, last) for first, last in pairwise([*starts, len(self.units)])]
-
-    def sum_pieces(self, rows: Sequence[Sequence[float]], num_units: int) -> list[list[float]]:
-        """Return rows of the weights of units from rows of those of pieces."""
-        runs = self.list_runs()
-        divided = [(number, part) for number, part in enumerate(self.parts) if part != 1.0]
-        has_all = len(runs) == num_units
-        output: list[list[float]] = []
-        for row in rows:
-            weights = [row[piece] for piece in self.pieces]
-            for number, part in divided:
-                weights[number] *= part
-            if len(runs) < len(weights):
-                weights = [sum(weights[first:last]) for _, first, last in runs]
-            if not has_all:
-                by_unit = dict(zip((unit for unit, _, _ in runs), weights, strict=True))
-                weights = [by_unit.get(unit, 0.0) for unit in range(num_units)]
-            output.append(weights)
-        return output
+        parts = np.array(self.parts)
+        sums = np.add.reduceat(rows_PN[self.pieces] * parts[:, None], starts)
+        return [self.units[start] for start in starts], sums, np.add.reduceat(parts, starts)
 
 
 def _match_pieces(pieces: Sequence[str], text: str, num_pieces: int) -> _Shares:

@@ -20,11 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from dragoman.documents.document import Document, add_plural_forms
 from dragoman.documents.formats import get_parser, parse_document
@@ -467,14 +464,12 @@ def _join_steps(source: str, first: Translation, second: Translation) -> Transla
     """Return the second step with attention to the words of the source: the product of that of both steps."""
     if not second.attention:
         return second
-    sizes = [len(split_units(text)) for text in (second.text, first.text, source)]
-    steps = compute_unit_weights(second, first.text), compute_unit_weights(first, source)
-    left, right = (np.reshape(weights, shape) for weights, shape in zip(steps, pairwise(sizes), strict=True))
+    attention = compute_unit_weights(second, first.text) @ compute_unit_weights(first, source)
     return replace(
         second,
         tokens=tuple(second.text[start:end] for start, end in split_units(second.text)),
         source_tokens=tuple(source[start:end] for start, end in split_units(source)),
-        attention=tuple(map(tuple, (left @ right).tolist())),
+        attention=tuple(map(tuple, attention.tolist())),
         token_log_probs=(),
         alternatives=(),
     )

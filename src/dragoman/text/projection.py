@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
-from math import floor, log
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +22,9 @@ from dragoman.languages import UNSPACED
 from dragoman.text.inline_codes import CodedText, Element, Point, Slot, escape
 
 Span = tuple[int, int]
-Weights = Sequence[Sequence[float]]
-Flags = Sequence[bool]
+Floats = npt.NDArray[np.float64]
+Steps = npt.NDArray[np.int64]
+"""Gains in steps of 1e-9, so that equal sums are equal"""
 
 # A word in katakana is one unit, because nothing inside it has a meaning of its own.
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
@@ -47,10 +46,11 @@ SPACE_GAIN = 2.0
 """Gain of a run for each of its two edges at white space beside a character of a script without spaces."""
 MAX_CACHED_CHARACTERS = 10_000
 """Most characters of a text whose units are kept, because those of 64 longer texts would take a gigabyte."""
-_MANY_UNITS = 100
-"""Units from which arrays are faster than lists."""
+_NUM_KINDS = len(_EDGE_MARKS) + 2
 _SUM_STEPS = 10**9
-"""Steps in 1 to which gains are rounded, so that equal sums are equal."""
+"""Steps in 1 to which gains are rounded."""
+_MAX_ELEMENTS_AT_ONCE = 64
+"""Most elements whose gains are computed at once. They take 3 MB with the longest sentence."""
 
 
 def split_units(text: str) -> tuple[Span, ...]:
@@ -66,7 +66,7 @@ def _split_anew(text: str) -> tuple[Span, ...]:
 _split_once = lru_cache(maxsize=64)(_split_anew)
 
 
-def project(source: CodedText, translation: str, weights: Weights) -> str:
+def project(source: CodedText, translation: str, weights: npt.ArrayLike) -> str:
     """Return the translation of the clean text with the source's codes in it.
 
     Each code occurs once, and elements nest as in the source.
@@ -80,18 +80,18 @@ def project(source: CodedText, translation: str, weights: Weights) -> str:
     return _Writer(projection, is_escaped=source.is_escaped).write(root)
 
 
-def _compute_median(numbers: Sequence[float]) -> float:
-    ordered = sorted(numbers)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+def _compute_median(numbers: Floats) -> float:
+    ordered = np.sort(numbers)
+    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
-def _join_units(text: str, units: Sequence[Span], weights: Weights) -> tuple[tuple[Span, ...], Weights]:
+def _join_units(text: str, units: tuple[Span, ...], weights_TS: Floats) -> tuple[tuple[Span, ...], Floats]:
     """Return the units of a translation with each run of kanji or hiragana as one, and their mean attention.
 
     A text without hiragana is not Japanese. In Chinese, a run can be a whole clause.
     """
     if re.search(f"[{_HIRAGANA}]", text) is None:
-        return tuple(units), weights
+        return units, weights_TS
     ends = {start: end for start, end in (match.span() for match in _JAPANESE_RUN.finditer(text))}
     starts: list[int] = []
     joined: list[Span] = []
@@ -100,8 +100,7 @@ def _join_units(text: str, units: Sequence[Span], weights: Weights) -> tuple[tup
             continue
         starts.append(number)
         joined.append((start, ends.get(start, end)))
-    runs = pairwise([*starts, len(units)])
-    return tuple(joined), [[sum(column) / len(column) for column in zip(*weights[i:j], strict=True)] for i, j in runs]
+    return tuple(joined), np.add.reduceat(weights_TS, starts) / np.diff([*starts, len(units)])[:, None]
 
 
 @dataclass(slots=True)
@@ -123,30 +122,31 @@ class _Node:
 class _Projection:
     """Places of codes in the units of a target. Work for an element grows with the units of its parent, as its weights do."""
 
-    def __init__(self, source: str, target: str, weights: Weights) -> None:
+    def __init__(self, source: str, target: str, weights: npt.ArrayLike) -> None:
         self.source, self.target = source, target
         self.source_units, self.target_units = split_units(source), split_units(target)
         self._unit_starts, self._unit_ends = [start for start, _ in self.source_units], [end for _, end in self.source_units]
-        shape, lengths = (len(self.target_units), len(self.source_units)), {len(row) for row in weights}
-        if len(weights) != shape[0] or not lengths <= {shape[1]}:
-            raise ValueError(f"weights: {len(weights)} rows of lengths {sorted(lengths)}, and the texts have {shape} units")
-        self.target_units, self.weights = _join_units(target, self.target_units, weights)
+        weights_TS, shape = np.asarray(weights, np.float64), (len(self.target_units), len(self.source_units))
+        if weights_TS.shape != shape and weights_TS.size:
+            raise ValueError(f"weights: their shape is {weights_TS.shape}, and the texts have {shape} units")
+        self.target_units, weights_TS = _join_units(target, self.target_units, weights_TS.reshape(shape))
         # A unit with less attention to the text than most attends elsewhere, for example to the end of the sentence, and
         # belongs to no code. The median, unlike 1, is also right for a model whose units all attend elsewhere in part.
-        totals = list(map(sum, self.weights))
-        median = _compute_median(totals) if totals else 0.0
-        self._totals = [(total if total > median else median) or 1.0 for total in totals]
+        totals = weights_TS.sum(axis=1)
+        totals = np.maximum(totals, _compute_median(totals) if shape[0] else 0.0)
+        self._shares_ST = np.divide(weights_TS.T, np.where(totals == 0, 1.0, totals), order="C")
+        """Share of attention that each target unit has to each source unit"""
         self._source_words, self._target_words = (
             [text[first:last] for first, last in units]
             for text, units in ((source, self.source_units), (target, self.target_units))
         )
-        self._target_kinds = list(map(_get_kind, self._target_words))
-        self._shares: npt.NDArray[np.float64] | None = None
-        self._window: Span = (0, 0)
-        self._edge_gains: dict[int, tuple[list[float], list[float]]] = {}
-        """Gains at the edges of runs in the last window of units, for each kind of word."""
-        # None of the gaps of a text with spaces between all words.
-        self._is_border = _find_borders(target, self.target_units) if _UNSPACED_CHARACTER.search(target) else None
+        self._word_numbers = {word: number for number, word in enumerate(self._target_words)}
+        self._target_numbers = np.array([self._word_numbers[word] for word in self._target_words])
+        self._source_kinds = list(map(_get_kind, self._source_words))
+        is_other = np.arange(_NUM_KINDS)[:, None] != [_get_kind(word) for word in self._target_words]
+        self._mark_gains = _to_steps(-OTHER_MARK_LOSS * is_other)
+        """Gains of a run that begins or ends with each target unit, for each kind of word at this edge of the source"""
+        self._space_gains = _to_steps(SPACE_GAIN * np.array(_find_borders(target, self.target_units)))
 
     def place(self, slots: Sequence[Slot], start: int, end: int) -> list[_Node]:
         """Return the nodes of sibling codes inside the target units from `start` to `end`, from left to right.
@@ -155,21 +155,16 @@ class _Projection:
         """
         if not slots:
             return []
-        is_free = [True] * (end - start)
-        elements: list[tuple[float, int, Span]] = []
-        if start < end:
-            for index, slot in enumerate(slots):
-                if self._units_of(slot):
-                    gain, run = self._find_run(slot, start, end)
-                    elements.append((-gain, index, run))
+        elements = {index: units for index, slot in enumerate(slots) if (units := self._units_of(slot)) and start < end}
+        runs = zip(elements, self._find_runs(list(elements.values()), start, end), strict=True)
         nodes: dict[int, _Node] = {}
-        num_free = end - start
-        for _, index, run in sorted(elements):
+        is_free, num_free = bytearray(b"\1") * (end - start), end - start
+        for _, index, run in sorted((-gain, index, run) for index, (gain, run) in runs):
             if not num_free:
                 break
-            if not all(is_free[run[0] - start : run[1] - start]):
-                _, run = self._find_run(slots[index], start, end, is_free)
-            is_free[run[0] - start : run[1] - start] = [False] * (run[1] - run[0])
+            if 0 in is_free[run[0] - start : run[1] - start]:
+                ((_, run),) = self._find_runs([elements[index]], start, end, is_free)
+            is_free[run[0] - start : run[1] - start] = bytes(run[1] - run[0])
             num_free -= run[1] - run[0]
             nodes[index] = self._build_node(slots[index], *run)
         placed = sorted(nodes.values(), key=lambda node: node.start)
@@ -200,11 +195,11 @@ class _Projection:
         unit = bisect_right(self._unit_starts, slot.start) - 1
         if unit < 0 or slot.end > self._unit_ends[unit]:
             return None
-        column = self._get_shares(range(unit, unit + 1), start, end)
-        if (unit == 0 and slot.start == self._unit_starts[0]) or not any(column):
+        shares = self._shares_ST[unit, start:end]
+        if (unit == 0 and slot.start == self._unit_starts[0]) or not shares.any():
             word = start + (end - start - 1) * unit // len(self.source_units)
         else:
-            word = start + column.index(max(column))
+            word = start + int(shares.argmax())
         return None if any(node.start <= word < node.end for node in elements) else word
 
     def _find_letters(self, slot: Slot, word: int, others: Iterable[_Node]) -> Span:
@@ -235,78 +230,62 @@ class _Projection:
         """Return the source units of an element; none for a point and for an element without text."""
         return range(bisect_left(self._unit_starts, slot.start), bisect_right(self._unit_ends, slot.end))
 
-    def _get_shares(self, units: range, start: int, end: int) -> list[float]:
-        """Return the share of attention that each target unit from `start` to `end` has to these source units."""
-        rows = zip(self.weights[start:end], self._totals[start:end], strict=True)
-        if len(units) == 1:
-            return [row[units.start] / total for row, total in rows]
-        return [sum(row[units.start : units.stop]) / total for row, total in rows]
-
-    def _compute_gains(self, units: range, start: int, end: int) -> list[float]:
-        """Return what each target unit from `start` to `end` adds to a run, by its share of attention to these source units."""
-        if end - start < _MANY_UNITS:
-            return [log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS for p in self._get_shares(units, start, end)]
-        if self._shares is None:
-            self._shares = np.array(self.weights) / np.array(self._totals)[:, None]
-        shares = self._shares[start:end, units.start : units.stop].sum(axis=1)
-        gains: list[float] = (np.log((shares + SMOOTHING) / (1 - shares + SMOOTHING)) + BIAS).tolist()
-        return gains
-
-    def _find_run(self, slot: Slot, start: int, end: int, is_free: Flags | None = None) -> tuple[float, Span]:
-        """Return the gain and the units of the best place of an element among the target units from `start` to `end`.
+    def _find_runs(
+        self, elements: Sequence[range], start: int, end: int, is_free: bytearray | None = None
+    ) -> Iterator[tuple[int, Span]]:
+        """Yield the gain and the units of the best place of each element among the target units from `start` to `end`.
 
         If the text of the element occurs among them, its place is the occurrence nearest to the run with the largest gain.
 
-        is_free: whether each of these units is free; None if all are
+        elements: source units of each, in order
+        is_free: 1 for each of these target units that is free, and 0 for the others; None if all are free
         """
-        units = self._units_of(slot)
-        gains = self._compute_gains(units, start, end)
-        if is_free is not None:  # no run with the largest sum crosses a unit that costs more than any two runs differ
-            loss = -1.0 - 2 * (sum(map(abs, gains)) + OTHER_MARK_LOSS + SPACE_GAIN)
-            gains = [gain if free else loss for gain, free in zip(gains, is_free, strict=True)]
-        start_gains, _ = self._get_edge_gains(_get_kind(self._source_words[units.start]), start, end)
-        _, end_gains = self._get_edge_gains(_get_kind(self._source_words[units.stop - 1]), start, end)
-        gain, first, last = find_maximum_subarray(gains, start_gains, end_gains)
-        place = self._find_words(units, start, end, is_free, (first + last - len(units)) / 2)
-        if place is not None:
-            first, last = place, place + len(units)
-            gain = max(gain, 0.0) + len(units)
-        return gain, (start + first, start + last)
-
-    def _get_edge_gains(self, source_kind: int, start: int, end: int) -> tuple[list[float], list[float]]:
-        """Return the gains of a run that begins, or ends, with each unit of a window, for a source edge of this kind."""
-        if self._window != (start, end):
-            self._window, self._edge_gains = (start, end), {}
-        if source_kind not in self._edge_gains:
-            gains = [0.0 if kind == source_kind else -OTHER_MARK_LOSS for kind in self._target_kinds[start:end]]
-            borders = [False] * (end - start + 1) if self._is_border is None else self._is_border[start : end + 1]
-            self._edge_gains[source_kind] = (
-                [gain + SPACE_GAIN * border for gain, border in zip(gains, borders, strict=False)],
-                [gain + SPACE_GAIN * border for gain, border in zip(gains, borders[1:], strict=True)],
+        for number in range(0, len(elements), _MAX_ELEMENTS_AT_ONCE):
+            part = elements[number : number + _MAX_ELEMENTS_AT_ONCE]
+            gains = self._compute_gains(part, start, end)
+            if is_free is not None:  # no run with the largest sum crosses a unit that costs more than any two runs differ
+                loss = int(np.abs(gains).sum()) + int((OTHER_MARK_LOSS + SPACE_GAIN) * _SUM_STEPS)
+                gains = np.where(np.frombuffer(is_free, np.bool_), gains, -_SUM_STEPS - 2 * loss)
+            first_kinds, last_kinds = zip(
+                *((self._source_kinds[units[0]], self._source_kinds[units[-1]]) for units in part), strict=True
             )
-        return self._edge_gains[source_kind]
+            start_gains = self._mark_gains[first_kinds, start:end] + self._space_gains[start:end]
+            end_gains = self._mark_gains[last_kinds, start:end] + self._space_gains[start + 1 : end + 1]
+            for units, (gain, first, last) in zip(part, find_maximum_subarrays(gains, start_gains, end_gains), strict=True):
+                place = self._find_words(units, start, end, is_free, start + (first + last - len(units)) / 2)
+                if place is None:
+                    yield gain, (start + first, start + last)
+                else:
+                    yield max(gain, 0) + len(units) * _SUM_STEPS, (place, place + len(units))
 
-    def _find_words(self, units: range, start: int, end: int, is_free: Flags | None, middle: float) -> int | None:
+    def _compute_gains(self, elements: Sequence[range], start: int, end: int) -> Steps:
+        """Return what each target unit from `start` to `end` adds to a run of each element, by its share of attention to it."""
+        shares = np.array([np.add.reduce(self._shares_ST[units.start : units.stop, start:end]) for units in elements])
+        return _to_steps(np.log((shares + SMOOTHING) / (1 - shares + SMOOTHING)) + BIAS)
+
+    def _find_words(self, units: range, start: int, end: int, is_free: bytearray | None, middle: float) -> int | None:
         """Return where the source units occur among free target units, nearest to a place; None if they do not.
 
         Units without a letter or digit are not looked for. The search begins at the place, because equal words may be many.
         """
-        source_words, words = self._source_words[units.start : units.stop], self._target_words[start:end]
-        text = self.source[self.source_units[units.start][0] : self.source_units[units.stop - 1][1]]
-        if source_words[0] not in words or not any(map(str.isalnum, text)):
+        words = self._source_words[units.start : units.stop]
+        if words[0] not in self._word_numbers or not any(map(str.isalnum, "".join(words))):
             return None
-        num_places = len(words) - len(units) + 1
-        left = min(floor(middle), num_places - 1)
-        right = left + 1
-        while left >= 0 or right < num_places:
-            if right >= num_places or (left >= 0 and middle - left <= right - middle):
-                place, left = left, left - 1
+        stop = max(end - len(units) + 1, start)
+        is_place = self._target_numbers[start:stop] == self._word_numbers[words[0]]
+        if is_free is not None:
+            is_place &= np.frombuffer(is_free, np.bool_)[: stop - start]
+        places = np.flatnonzero(is_place) + start
+        right = int(places.searchsorted(middle, "right"))
+        left = right - 1
+        while left >= 0 or right < len(places):
+            if right == len(places) or (left >= 0 and middle - places[left] <= places[right] - middle):
+                place, left = int(places[left]), left - 1
             else:
-                place, right = right, right + 1
-            if words[place] == source_words[0] and (is_free is None or is_free[place]):
-                last = place + len(units)
-                if words[place:last] == source_words and (is_free is None or all(is_free[place:last])):
-                    return place
+                place, right = int(places[right]), right + 1
+            last = place + len(units)
+            if self._target_words[place:last] == words and (is_free is None or 0 not in is_free[place - start : last - start]):
+                return place
         return None
 
     def _find_gap(self, num_before: int, behind: bool, elements: Sequence[_Node], start: int, end: int) -> int:
@@ -321,11 +300,11 @@ class _Projection:
         if num_before == len(self.source_units):
             return end
         unit = num_before - 1 if behind else num_before
-        column = self._get_shares(range(unit, unit + 1), start, end)
-        if not any(column):
+        shares = self._shares_ST[unit, start:end]
+        if not shares.any():
             gap = start + round((end - start) * num_before / len(self.source_units))
         else:  # of equal units, the last for a gap behind it, and the first for a gap before it
-            gap = end - column[::-1].index(max(column)) if behind else start + column.index(max(column))
+            gap = end - int(shares[::-1].argmax()) if behind else start + int(shares.argmax())
         number = bisect_left(elements, gap, key=lambda node: node.start) - 1
         if number >= 0 and gap < elements[number].end:
             return elements[number].end if behind else elements[number].start
@@ -451,11 +430,13 @@ def _get_kind(unit: str) -> int:
     return next((kind for kind, marks in enumerate(_EDGE_MARKS, start=1) if unit in marks), len(_EDGE_MARKS) + 1)
 
 
-def _find_borders(text: str, units: Sequence[Span]) -> Flags:
+def _find_borders(text: str, units: Sequence[Span]) -> list[bool]:
     """Return whether each gap, from that before the first unit to that behind the last, can end a phrase of an unspaced script.
 
     It has white space or an end of the text on one side, and a character of the script on another.
     """
+    if _UNSPACED_CHARACTER.search(text) is None:
+        return [False] * (len(units) + 1)
     is_unspaced = [False, *(_UNSPACED_CHARACTER.match(text, start) is not None for start, _ in units), False]
     ends, starts = [-1, *(end for _, end in units)], [*(start for start, _ in units), len(text) + 1]
     return [
@@ -464,49 +445,19 @@ def _find_borders(text: str, units: Sequence[Span]) -> Flags:
     ]
 
 
-def find_maximum_subarray(
-    gains: Sequence[float], start_gains: Sequence[float] | None = None, end_gains: Sequence[float] | None = None
-) -> tuple[float, int, int]:
-    """Return the largest sum of a non-empty run of numbers, its start, and the position after its end (Kadane 1984).
+def _to_steps(gains: Floats) -> Steps:
+    return np.rint(gains * _SUM_STEPS).astype(np.int64)
+
+
+def find_maximum_subarrays(gains_EN: Steps, start_gains_EN: Steps, end_gains_EN: Steps) -> Iterator[tuple[int, int, int]]:
+    """Yield the largest sum of a non-empty run of each row, its start, and the position after its end (Kadane 1984).
 
     Of runs with equal sums, the one that ends first is returned, and of these the shortest.
 
-    start_gains, end_gains: added to the sum of a run that begins, or ends, with the number at this place
-
-    Raises ValueError for an empty sequence.
+    start_gains_EN, end_gains_EN: added to the sum of a run that begins, or ends, with the number at this place
     """
-    if not len(gains):
-        raise ValueError("find_maximum_subarray: there are no numbers")
-    if len(gains) >= _MANY_UNITS:
-        return _find_maximum_of_many(gains, start_gains, end_gains)
-    before = start = first = end = 0  # sum of the numbers before; its least value less the gain of a start, and where it is
-    least: int | None = None
-    best: int | None = None
-    zeros = [0.0] * len(gains)
-    for number, (gain, start_gain, end_gain) in enumerate(
-        zip(gains, zeros if start_gains is None else start_gains, zeros if end_gains is None else end_gains, strict=True)
-    ):
-        without_start = before - round(start_gain * _SUM_STEPS)
-        if least is None or without_start <= least:
-            least, first = without_start, number
-        before += round(gain * _SUM_STEPS)
-        total = before + round(end_gain * _SUM_STEPS) - least
-        if best is None or total > best:
-            best, start, end = total, first, number + 1
-    assert best is not None
-    return best / _SUM_STEPS, start, end
-
-
-def _find_maximum_of_many(
-    gains: Sequence[float], start_gains: Sequence[float] | None, end_gains: Sequence[float] | None
-) -> tuple[float, int, int]:
-    """Return what `find_maximum_subarray` does, in the same steps of 1e-9, by arrays."""
-    numbers, starts, ends = (
-        np.rint(np.multiply(values if values is not None else [0.0] * len(gains), _SUM_STEPS)).astype(np.int64)
-        for values in (gains, start_gains, end_gains)
-    )
-    sums = numbers.cumsum()
-    before = sums - numbers - starts
-    best_sums = sums + ends - np.minimum.accumulate(before)
-    end = int(best_sums.argmax()) + 1
-    return int(best_sums[end - 1]) / _SUM_STEPS, end - 1 - int(before[:end][::-1].argmin()), end
+    sums = gains_EN.cumsum(axis=1)
+    before = sums - gains_EN - start_gains_EN  # sum of the numbers before a run that begins here, less the gain of its start
+    best_sums = sums + end_gains_EN - np.minimum.accumulate(before, axis=1)
+    for sums_before, totals, last in zip(before, best_sums, best_sums.argmax(axis=1).tolist(), strict=True):
+        yield int(totals[last]), last - int(sums_before[last::-1].argmin()), last + 1
