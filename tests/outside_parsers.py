@@ -71,7 +71,7 @@ from dragoman.serving.request_fields import RequestFields, check_fields, read_fi
 from dragoman.text.accelerators import Accelerator, find_accelerator
 from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
-from dragoman.text.inline_codes import parse_markup, read_inline
+from dragoman.text.inline_codes import Markup, parse_markup, read_inline
 from dragoman.text.inline_rules import InlineRules
 from dragoman.text.inline_tokens import is_plain
 from dragoman.text.placeholders import find_placeholders
@@ -82,11 +82,17 @@ Parse = Callable[[str], object]
 Wrap = Callable[[str], str | bytes]
 """Function that makes the content of a file of a text."""
 
-GLOSSARY = Glossary(
-    [GlossaryEntry("a", ("b",)), GlossaryEntry("a a a", ("c",)), GlossaryEntry("keep", do_not_translate=True)], "en", "de"
-)
-OPTIONS = TextOptions("none", "en", "de", glossary=GLOSSARY, mask_codes=True)
-HTML_OPTIONS = TextOptions("html", "en", "de", mask_codes=True)
+
+@cache
+def make_glossary() -> Glossary:
+    """Return a glossary, whose dictionaries take a second to read."""
+    terms = [GlossaryEntry("a", ("b",)), GlossaryEntry("a a a", ("c",)), GlossaryEntry("keep", do_not_translate=True)]
+    return Glossary(terms, "en", "de")
+
+
+def copy_text(text: str, markup: Markup, glossary: Glossary | None = None) -> None:
+    """Copy a text with all checks."""
+    translate_texts([text], TextOptions(markup, "en", "de", glossary=glossary, mask_codes=True), copy_lines)
 
 
 def copy_lines(request: LineRequest) -> Sequence[Translation]:
@@ -311,7 +317,7 @@ def split_added(text: str) -> None:
 
 # Calls of public functions and classes that take more than texts. A blank and words behind a name tell two calls apart.
 CALLS: dict[str, Parse] = {
-    "text.glossary.Glossary": lambda text: GLOSSARY.check(text, text),
+    "text.glossary.Glossary": lambda text: make_glossary().check(text, text),
     "text.accelerators.find_accelerator": lambda text: find_accelerator(text, InlineRules()),
     "text.accelerators.Accelerator": lambda text: Accelerator("&", "z", text).insert(text, is_spaced=True),
     "text.sentences.split_sentences": lambda text: [split_sentences(text, language) for language in ("en", "el", "de", "")],
@@ -496,8 +502,8 @@ def find_translations() -> dict[str, Parse]:
     """Return the translation of texts, one with a glossary, and of one format of each kind."""
     places = {".txt": 0, ".html": 1, ".xlf": 1, ".srt": 1, ".json": 1, ".po": 1}
     return {
-        "text and terms": lambda text: translate_texts([text], OPTIONS, copy_lines),
-        "text of HTML": lambda text: translate_texts([text], HTML_OPTIONS, copy_lines),
+        "text and terms": lambda text: copy_text(text, "none", make_glossary()),
+        "text of HTML": lambda text: copy_text(text, "html"),
         **{
             f"file {suffix} {number}": partial(translate_file, suffix, list_wrappers(suffix)[number])
             for suffix, number in places.items()

@@ -132,8 +132,10 @@ def test_overlap_filter_needs_evaluation_data() -> None:
 )
 def test_missing_library_is_named_with_extra(settings: dict[str, float], module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from dragoman.cleaning import language_id
+    from dragoman.text import language_identifier
 
     language_id._load_identifier.cache_clear()
+    language_identifier._load_identifier.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)
     with raises_code("missing-dependency", "dragoman[cleaning]"):
         make_filters(CleaningConfig(**settings))  # type: ignore[arg-type]

@@ -69,7 +69,10 @@ def save(bundle: Bundle, path: Path) -> Path:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("variant", t5_folders.VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(variant, marks=pytest.mark.slow if variant in ("t5-v1.1", "mt5") else []) for variant in t5_folders.VARIANTS],
+)
 def test_converted_models_return_as_they_came(variant: str, tmp_path: Path) -> None:
     """Tokens and ids are those of the source. MADLAD's padding has another id, so only its outputs are compared."""
     with warnings.catch_warnings():

@@ -22,9 +22,10 @@ from dragoman.documents.po import parse as parse_po
 from dragoman.documents.tmx_document import parse_tmx
 from dragoman.documents.xliff_document import parse_xliff
 from dragoman.errors import DataError, MissingDependencyError, RecipeError
+from dragoman.formats import xml
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files, read_file, read_pairs, read_sides
-from dragoman.formats.text import MAX_LINE_BYTES, read_lines
+from dragoman.formats.text import read_lines
 from dragoman.formats.writers import write_pairs
 from expected_errors import error_message, raises_code
 
@@ -220,7 +221,10 @@ def test_xml_declares_its_encoding(tmp_path: Path, encoding: str) -> None:
 BOMB = "<!ENTITY a0 'ha'>" + "".join(f"<!ENTITY a{n} '{f'&a{n - 1};' * 10}'>" for n in range(1, 12))
 
 
-def test_entities_and_damaged_xml_are_refused(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_entities_and_damaged_xml_are_refused(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xml, "MAX_LINE_BYTES", 2**20)
     cases: list[tuple[str, str, str]] = [
         (
             f"<!DOCTYPE tmx [{BOMB}]>",
@@ -240,7 +244,7 @@ def test_entities_and_damaged_xml_are_refused(subtests: pytest.Subtests, tmp_pat
         ("", "a\x00b", ", line 3: not XML that can be read: "),
         ("", "</seg>", ", line 3: not XML that can be read: Opening and ending tag mismatch: tuv line 3 and seg"),
         ("", "<g>" * 300, ", line 3: not XML that can be read: Excessive depth in document: 256"),
-        ("", "<it/>" * (MAX_LINE_BYTES // 5 + 2**14), ": no unit ends within 16 MiB after 0 units"),
+        ("", "<it/>" * (2**20 // 5 + 2**14), ": no unit ends within 1 MiB after 0 units"),
     ]
     for head, text, expected in cases:
         with subtests.test(head=head, text=text, expected=expected):

@@ -151,9 +151,10 @@ def test_unbalanced_brackets_raise_error(lines: list[str], message: str) -> None
     assert (str(raised.value), raised.value.code) == (message, "invalid-tree")
 
 
-def test_unclosed_tree_raises_error() -> None:
-    with raises_code("invalid-tree", "a, line 17", "line 1 ", "16 MiB"):
-        list(ptb.iter_trees(["(S"] + [" " * 2**20] * 17, "a"))
+def test_unclosed_tree_raises_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ptb, "MAX_TREE_CHARACTERS", 2**20)
+    with raises_code("invalid-tree", "a, line 17", "line 1 ", "1 MiB"):
+        list(ptb.iter_trees(["(S"] + [" " * 2**16] * 17, "a"))
 
 
 def test_reading_is_lazy() -> None:

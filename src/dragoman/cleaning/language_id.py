@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from dragoman.errors import MissingDependencyError, RecipeError
+from dragoman.text.language_identifier import make_identifier
 
 # Unicode script names of CLDR's script codes that cover several scripts or have another name.
 _UNICODE_SCRIPTS = {
@@ -152,13 +153,12 @@ def make_language_filter(min_probability: float, *, source_language: str, target
 def _load_identifier(source: str, target: str) -> tuple[str, str, Callable[[str], tuple[str, float]]]:
     """Return the labels of the two languages, and py3langid's function from a text to label and probability.
 
-    Loading takes half a second, so the result is cached.
+    The restriction is cached.
     """
     try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+        identifier = make_identifier(norm_probs=True)
     except ImportError as error:
         raise MissingDependencyError("py3langid", "cleaning", "data.cleaning.min_language_probability") from error
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     known_labels = set(identifier.labels) - {_NO_LANGUAGE}
     chosen_labels, related_labels = list[str](), set[str]()
     for key, language in (("source_language", source), ("target_language", target)):

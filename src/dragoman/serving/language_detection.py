@@ -11,6 +11,7 @@ import numpy as np
 
 from dragoman.errors import MissingDependencyError
 from dragoman.languages import get_language
+from dragoman.text.language_identifier import make_identifier
 
 MAX_CHARACTERS = 2000
 """Characters at the start of a text that the identifier reads."""
@@ -46,10 +47,9 @@ class LanguageDetector:
 def _load_identifier(languages: tuple[str, ...]) -> Any:
     """Return the identifier for these languages, or None if it knows none of them."""
     try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+        identifier = make_identifier(norm_probs=True)
     except ImportError as error:
         raise MissingDependencyError("py3langid", "serve", "source = auto") from error
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     known = [language for language in languages if language in identifier.labels]
     if not known:
         return None

@@ -8,13 +8,13 @@ short is translated.
 
 from __future__ import annotations
 
-import copy
 import re
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from dragoman.languages import UNSPACED, get_language
 from dragoman.text.guards import SCRIPTS, get_script
+from dragoman.text.language_identifier import make_identifier
 
 MIN_WORDS = 5
 """Fewest words of a sentence that py3langid decides."""
@@ -108,19 +108,11 @@ def _compute_word_margin(word: str, source: str, target: str) -> float:
 @lru_cache(maxsize=64)
 def load_identifier(source: str, target: str) -> Any:
     """Return the language identifier for two languages, or None. The first call takes a second."""
-    base = _load_base()
-    if base is None or not {source, target} <= set(base.labels):
-        return None
-    identifier = copy.copy(base)
-    identifier.set_languages([source, target])
-    return identifier
-
-
-@cache
-def _load_base() -> Any:
-    """Return the language identifier for all languages, or None without py3langid."""
     try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+        identifier = make_identifier(norm_probs=False)
     except ImportError:
         return None
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=False)
+    if not {source, target} <= set(identifier.labels):
+        return None
+    identifier.set_languages([source, target])
+    return identifier
