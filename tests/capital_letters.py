@@ -103,6 +103,8 @@ def listen(service: TranslationService, settings: ServerSettings | None = None) 
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{server_socket.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(60)
+        try:
+            yield f"http://127.0.0.1:{server_socket.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(60)

@@ -17,9 +17,13 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 import dragoman
+from capital_letters import make_client
 from dragoman.cli.main import cli
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.documents.subtitles import parse_srt, parse_vtt
+from dragoman.serving.model_set import ModelSet
+from dragoman.serving.service import TranslationService
+from dragoman.serving.settings import ServerLimits
 from dragoman.transcription.transcriber import Transcriber
 from dragoman.transcription.transcript import Segment, Transcript
 from tuned_folders import write_whisper
@@ -269,6 +273,27 @@ def test_missing_library_names_the_extra(bundle: Path, tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(dragoman.DragomanError, match=r"dragoman\[speech\]"):
         Transcriber.load(bundle).transcribe(path)
+    with pytest.raises(dragoman.DragomanError, match=r"dragoman\[speech\]"):
+        ModelSet.load([bundle])
+
+
+@pytest.mark.usefixtures("needs_sound_libraries")
+def test_server_answers_as_the_transcriber(bundle: Path, transcriber: Transcriber, tmp_path: Path) -> None:
+    path = write_wave(tmp_path / "a.wav", make_noise(2.5))
+    expected = transcriber.transcribe(path)
+    models = ModelSet.load([bundle], device="cpu", precision="float32")
+    with make_client(TranslationService(models, ServerLimits())) as client:
+        answer = client.post(
+            "/v1/audio/transcriptions",
+            data={"model": "whisper-1", "response_format": "verbose_json"},
+            files={"file": ("a.wav", path.read_bytes())},
+        ).json()
+        refused = client.post(
+            "/v1/audio/transcriptions", data={"model": "whisper-1"}, files={"file": ("a.wav", b"RIFF")}
+        ).json()
+    assert (answer["text"], answer["duration"]) == (expected.text, 2.5)
+    assert [segment["text"] for segment in answer["segments"]] == [segment.text for segment in expected.segments]
+    assert refused["error"]["code"] == "invalid-format"
 
 
 def test_transcription_needs_no_pytorch(bundle: Path) -> None:

@@ -60,13 +60,8 @@ def iter_sound(source: Path | IO[bytes], *, name: str | None = None, speed: floa
 
     The channels are averaged. A WAV file that is cut short ends early, as in players.
     """
-    try:
-        import soundfile
-        import soxr
-    except (ImportError, OSError) as error:  # OSError: libsndfile itself is missing
-        library = "soxr" if getattr(error, "name", None) == "soxr" else "soundfile"
-        raise MissingDependencyError(library, "speech", f"{name or source}: a sound file") from None
     label = str(name or source)
+    soundfile, soxr = import_sound_libraries(f"{label}: a sound file")
     try:
         with _opened(source, label) as handle, soundfile.SoundFile(handle, closefd=False) as sound:
             _check_header(sound, label)
@@ -98,6 +93,17 @@ def iter_sound(source: Path | IO[bytes], *, name: str | None = None, speed: floa
             f"{label}: not a sound file, or damaged: {error.error_string.rstrip('.')}; give WAV, FLAC, OGG, MP3 or AIFF",
             code="invalid-format",
         ) from None
+
+
+def import_sound_libraries(purpose: str) -> tuple[Any, Any]:
+    """Return `soundfile` and `soxr`. Raise MissingDependencyError, with the purpose, if one is missing."""
+    try:
+        import soundfile
+        import soxr
+    except (ImportError, OSError) as error:  # OSError: libsndfile itself is missing
+        library = "soxr" if getattr(error, "name", None) == "soxr" else "soundfile"
+        raise MissingDependencyError(library, "speech", purpose) from None
+    return soundfile, soxr
 
 
 def _check_header(sound: Any, label: str) -> None:

@@ -21,6 +21,7 @@ from dragoman.serving.glossary_store import GlossaryStore
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.libretranslate_api import build_libretranslate_router
 from dragoman.serving.middleware import RequestGuard
+from dragoman.serving.openai_api import build_openai_router
 from dragoman.serving.own_api import build_own_router
 from dragoman.serving.page import build_page_router
 from dragoman.serving.page_policy import PagePolicy
@@ -59,6 +60,7 @@ def build_app(service: TranslationService, settings: ServerSettings) -> FastAPI:
     app.include_router(build_deepl_router(service, settings, glossaries))
     app.include_router(build_own_router(service, settings, glossaries))
     app.include_router(build_file_router(jobs, settings))
+    app.include_router(build_openai_router(service))
     app.include_router(build_page_router())
     for error_type in HANDLED:
         app.add_exception_handler(error_type, _answer_error)

@@ -37,8 +37,9 @@ from dragoman.serving.clients import ANYBODY, QUEUE_CLIENT, Requester, has_share
 from dragoman.serving.file_garbage import FileGarbage
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.model_set import LineKey, Step
+from dragoman.serving.queued_search import RequestTimes
 from dragoman.serving.request_queue import QueueClosedError, QueueFullError, estimate_tokens
-from dragoman.serving.service import RequestTimes, TranslationService
+from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import FILE_DIR_PREFIX
 from dragoman.text.projection import split_units
 

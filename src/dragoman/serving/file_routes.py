@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import Field
-from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
 
 from dragoman.serving.clients import identify_client
 from dragoman.serving.deepl_api import Formality
 from dragoman.serving.file_jobs import FileJobs, FileRequest, JobState
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.libretranslate_api import admit_body_key
-from dragoman.serving.request_fields import FieldsT, OwnFields, RequestFields, check_fields, open_form, read_fields
+from dragoman.serving.request_fields import OwnFields, RequestFields, check_fields, read_fields
 from dragoman.serving.settings import ServerSettings
+from dragoman.serving.uploads import check_name, describe_upload, read_upload
 
 DOCUMENT_ID_LENGTH = 16
 """Characters of a job's name that are DeepL's document id; the other 16 are its key."""
 MISSING = "Parameter '{name}' not specified."
-MAX_NAME = 200
-"""Most characters of the name of a file."""
 DOWNLOAD_HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "sandbox; default-src 'none'",
@@ -87,10 +83,10 @@ def build_file_router(jobs: FileJobs, settings: ServerSettings) -> APIRouter:
 def _build_libretranslate_router(jobs: FileJobs, settings: ServerSettings) -> APIRouter:
     router = APIRouter(tags=["LibreTranslate"])
 
-    @router.post("/translate_file", openapi_extra=_describe_upload(LibreTranslateFileFields))
+    @router.post("/translate_file", openapi_extra=describe_upload(LibreTranslateFileFields))
     async def translate_file(request: Request) -> JSONResponse:
         """Translate a file, and return the address of the translation, which is there for a time."""
-        upload = await _read_upload(request)
+        upload = await read_upload(request)
         if not admit_body_key(request, settings, upload.fields.get("api_key")):
             raise HttpError(403, "Invalid API key", "invalid-key")
         fields, name = upload.check(LibreTranslateFileFields, "Invalid request: missing {name} parameter")
@@ -127,12 +123,12 @@ def _build_deepl_router(jobs: FileJobs) -> APIRouter:
         key = check_fields(DocumentKeyFields, await read_fields(request), missing=MISSING).document_key
         return jobs.get(document_id + key, identify_client(request.scope).owner)
 
-    @router.post("", openapi_extra=_describe_upload(DeeplDocumentFields))
+    @router.post("", openapi_extra=describe_upload(DeeplDocumentFields))
     async def upload_document(request: Request) -> JSONResponse:
         """Start the translation of a document."""
-        upload = await _read_upload(request)
+        upload = await read_upload(request)
         fields, name = upload.check(DeeplDocumentFields, MISSING)
-        name = _check_name(fields.filename) if fields.filename else name
+        name = check_name(fields.filename) if fields.filename else name
         output_format = (fields.output_format or "").lower().lstrip(".")
         if output_format and output_format != PurePath(name).suffix.lower().lstrip("."):
             raise HttpError(400, f"output_format: a {PurePath(name).suffix} file stays in its format; leave it out")
@@ -169,10 +165,10 @@ def _build_deepl_router(jobs: FileJobs) -> APIRouter:
 def _build_own_router(jobs: FileJobs) -> APIRouter:
     router = APIRouter(prefix="/v1/files", tags=["dragoman"])
 
-    @router.post("", status_code=202, openapi_extra=_describe_upload(FileFields))
+    @router.post("", status_code=202, openapi_extra=describe_upload(FileFields))
     async def upload_file(request: Request) -> JSONResponse:
         """Start the translation of a file."""
-        upload = await _read_upload(request)
+        upload = await read_upload(request)
         fields, name = upload.check(FileFields)
         state = await jobs.create(
             FileRequest(
@@ -230,47 +226,3 @@ def describe_job(state: JobState) -> dict[str, Any]:
 def _send_file(jobs: FileJobs, job_id: str) -> FileResponse:
     path, name = jobs.get_translation(job_id)
     return FileResponse(path, filename=name, media_type="application/octet-stream", headers=DOWNLOAD_HEADERS)
-
-
-@dataclass(frozen=True)
-class _Upload:
-    """Form with a file. fields: its other fields. name, content: the file; None if there is none"""
-
-    fields: dict[str, str]
-    name: str | None
-    content: bytes
-
-    def check(self, model: type[FieldsT], missing: str = "{name} is missing") -> tuple[FieldsT, str]:
-        """Return the checked fields and the name of the file. Raises HttpError for a field that is wrong or missing."""
-        fields = check_fields(model, self.fields, missing=missing)
-        if self.name is None:
-            raise HttpError(400, missing.format(name="file"))
-        return fields, _check_name(self.name)
-
-
-async def _read_upload(request: Request) -> _Upload:
-    """Return the form of a request, whose other fields may be in the query. Raises HttpError for another body."""
-    try:
-        async with open_form(request) as form:
-            fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
-            file = form.get("file")
-            name, content = (file.filename or "", await file.read()) if isinstance(file, UploadFile) else (None, b"")
-            return _Upload(dict(request.query_params) | fields, name, content)
-    except HTTPException:
-        raise HttpError(400, "the body is no form of the type multipart/form-data with one file") from None
-
-
-def _check_name(name: str) -> str:
-    """Return the name of a file without folders. Raises HttpError for one that is too long or has control characters."""
-    name = name.replace("\\", "/").rpartition("/")[2]
-    if not name or len(name) > MAX_NAME or not name.isprintable():
-        raise HttpError(400, f"file: its name needs 1 to {MAX_NAME} printable characters, with the ending of its format")
-    return name
-
-
-def _describe_upload(model: type[RequestFields]) -> dict[str, Any]:
-    """Return the part of the OpenAPI description for a form with a file."""
-    schema = model.model_json_schema()
-    schema["properties"]["file"] = {"type": "string", "format": "binary"}
-    schema.setdefault("required", []).append("file")
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}

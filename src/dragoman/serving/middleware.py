@@ -41,7 +41,7 @@ HEALTH_PATHS = frozenset(("/health", "/livez", "/readyz"))
 """Routes without a key."""
 BODY_KEY_PATHS = frozenset(("/translate", "/languages", "/detect", "/suggest", "/translate_file"))
 """Routes of LibreTranslate, whose clients send the key in the body or the query, where the route checks it."""
-FILE_PATHS = frozenset(("/translate_file", "/v2/document", "/v1/files"))
+FILE_PATHS = frozenset(("/translate_file", "/v2/document", "/v1/files", "/v1/audio/transcriptions", "/v1/audio/translations"))
 """Routes that take a file, whose bodies may be larger."""
 DOWNLOAD_PREFIX = "/download_file/"
 """Beginning of LibreTranslate's addresses of translated files. They are secret, and its clients send no key to them."""

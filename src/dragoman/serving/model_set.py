@@ -1,4 +1,4 @@
-"""Models of the server: translators with the ways from one language to another, and a parser."""
+"""Models of the server: translators with the ways from one language to another, a parser, and transcribers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from dragoman.bundle import read_config
 from dragoman.errors import BundleError, DataError, RecipeError
+from dragoman.frontends.sound_file import import_sound_libraries
+from dragoman.inference.bundle_store import locate_bundle
 from dragoman.inference.whole_texts import OutputLimits
 from dragoman.languages import get_language
+from dragoman.runtime.shared_weights import find_copy
+from dragoman.serving.http_errors import HttpError
 
 if TYPE_CHECKING:
     from dragoman.inference.translation_constraints import TranslationConstraints
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from dragoman.parsing.parse_result import Parse, PosTags
     from dragoman.parsing.parser import Parser
     from dragoman.runtime.device_options import DeviceOptions
+    from dragoman.transcription.transcriber import Transcriber
 
 logger = logging.getLogger("dragoman.serving")
 
@@ -67,6 +73,14 @@ class ServedParser:
     parser: Parser
 
 
+@dataclass(frozen=True, eq=False)
+class ServedTranscriber:
+    """Loaded bundle of a transcriber. name: its folder"""
+
+    name: str
+    transcriber: Transcriber
+
+
 @dataclass(frozen=True)
 class LineKey:
     """Kind of a line to translate: lines with equal keys share a batch. decoding: options of the request, sorted by name"""
@@ -97,9 +111,11 @@ class ModelSet:
         *,
         pivot: str | None = None,
         parser: ServedParser | None = None,
+        transcribers: Sequence[ServedTranscriber] = (),
     ) -> None:
         self.models = tuple(models)
         self.parser = parser
+        self.transcribers = tuple(transcribers)
         self.pivot = pivot
         self.steps: dict[Pair, Step] = {}
         for model in models:
@@ -114,7 +130,7 @@ class ModelSet:
 
     @classmethod
     def load(cls, paths: Sequence[Path], *, pivot: str | None = None, **device_options: Unpack[DeviceOptions]) -> ModelSet:
-        """Load bundles of translators, and at most one of a parser.
+        """Load bundles of translators and transcribers, and at most one of a parser.
 
         pivot: language that joins two models, such as `en` for German to French by way of English; None for no such joins
 
@@ -128,7 +144,14 @@ class ModelSet:
 
         models: list[ServedModel] = []
         parser: ServedParser | None = None
+        transcribers: list[ServedTranscriber] = []
         for path in paths:
+            if read_config(find_copy(path) or locate_bundle(path))[0].task.kind == "transcription":
+                from dragoman.transcription.transcriber import Transcriber
+
+                import_sound_libraries(f"{path}: a recording")
+                transcribers.append(ServedTranscriber(str(path), Transcriber.load(path, **device_options)))
+                continue
             translator = load(path, **device_options)
             if isinstance(translator, Parser):
                 if parser is not None:
@@ -145,7 +168,7 @@ class ModelSet:
                     code="invalid-bundle",
                 )
             models.append(ServedModel(str(path), translator, pairs, translator.session.release_mapped_weights))
-        model_set = cls(models, pivot=pivot, parser=parser)
+        model_set = cls(models, pivot=pivot, parser=parser, transcribers=transcribers)
         model_set.check_pivot()
         return model_set
 
@@ -158,9 +181,21 @@ class ModelSet:
             )
 
     def check_translates(self) -> None:
-        """Raise DataError if the server has a parser alone."""
+        """Raise DataError if no bundle translates."""
         if not self.models:
-            raise DataError("no bundle of this server translates; it parses only", code="unsupported-language")
+            raise DataError("no bundle of this server translates; start dragoman serve with one", code="unsupported-language")
+
+    def find_transcriber(self, name: str) -> ServedTranscriber:
+        """Return the transcriber whose folder has this name. The only one has any name.
+
+        Raises HttpError if there is none.
+        """
+        if not self.transcribers:
+            raise HttpError(404, "no bundle of this server transcribes speech; start dragoman serve with one", "no-transcriber")
+        models = {Path(transcriber.name).name: transcriber for transcriber in self.transcribers}
+        if len(models) > 1 and name not in models:
+            raise HttpError(404, f"model: {name[:40]} is not served; the models are {', '.join(models)}", "no-transcriber")
+        return models.get(name) or self.transcribers[0]
 
     def check_language(self, code: str) -> None:
         """Raise DataError for a language that no pair of a bundle has."""

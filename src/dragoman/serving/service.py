@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, starmap
-from operator import itemgetter
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dragoman.errors import DataError
@@ -27,12 +26,13 @@ from dragoman.inference.whole_texts import (
     count_segments,
     plan_texts,
 )
-from dragoman.serving.clients import QUEUE_CLIENT
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.language_detection import DetectedLanguage, LanguageDetector
 from dragoman.serving.metrics import ServerMetrics
-from dragoman.serving.model_set import LineKey, ModelSet, ParseKey, Step, search_lines
-from dragoman.serving.request_queue import Job, QueueFullError, RequestQueue
+from dragoman.serving.model_set import LineKey, ModelSet, ParseKey, ServedTranscriber, Step, search_lines
+from dragoman.serving.queued_search import QueuedSearch, RequestTimes
+from dragoman.serving.recordings import RecordingRequest, Recordings
+from dragoman.serving.request_queue import QueueFullError
 from dragoman.serving.settings import ServerLimits
 from dragoman.serving.telemetry import Telemetry
 from dragoman.serving.usage import Usage
@@ -44,11 +44,8 @@ if TYPE_CHECKING:
     from dragoman.parsing.parse_result import Parse, PosTags, Sentence
     from dragoman.parsing.trees.ptb_tokenizer import TokenizationStyle
     from dragoman.text.glossary import Glossary
+    from dragoman.transcription.transcript import Transcript
 
-POLL_SECONDS = 0.02
-"""Time between two looks at a full queue."""
-WAITING_PER_POLL = 16
-"""Waiting requests that look at a full queue in that time. With more of them, each one looks less often."""
 ARRIVAL: ContextVar[float] = ContextVar("arrival")
 """Time of `time.monotonic` at which the request of this task arrived."""
 MAX_CHARACTERS_IN_LOOP, MAX_TEXTS_IN_LOOP = 4000, 8
@@ -88,14 +85,6 @@ class ParseRequest:
     decoding: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass
-class RequestTimes:
-    """Times of `time.monotonic` for a request: until when its first search may start, and until when it is answered."""
-
-    start_by: float
-    answer_by: float
-
-
 @dataclass(frozen=True)
 class ServedTranslation:
     """Translation of one text. detected: language that was detected, if the request named none"""
@@ -131,18 +120,15 @@ class TranslationService:
         self._identified_pairs: set[tuple[str, str]] = set()
         self.telemetry = telemetry
         self.metrics = metrics or ServerMetrics()
-        self.queue: RequestQueue[LineKey | ParseKey, Translation | Parse] = RequestQueue(
-            search_lines,
-            max_tokens=limits.max_queue_tokens,
-            on_batch=self.metrics.count_batch,
-            flush=self._deliver,
+        self.searches: QueuedSearch[LineKey | ParseKey, Translation | Parse] = QueuedSearch(
+            search_lines, max_tokens=limits.max_queue_tokens, on_batch=self.metrics.count_batch, telemetry=telemetry
         )
-        self._results: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
+        self.queue = self.searches.queue
         self.metrics.watch_queue(lambda: self.queue.num_tokens, lambda: self.queue.num_jobs)
+        self.recordings = Recordings()
         self.models = models
         self._explain_lock = asyncio.Lock()
         self._planning_lock = asyncio.Lock()
-        self._num_waiting = 0
 
     @property
     def models(self) -> ModelSet:
@@ -165,7 +151,7 @@ class TranslationService:
         Raises DataError for a language that is not served, QueueFullError if the queue stays full, DeadlineError if the time of
         the request is over, and QueueClosedError if the server stops.
         """
-        times = self._plan_times()
+        times = self.plan_times()
         self.models.check_translates()
         sources: list[DetectedLanguage | None] = [None] * len(request.texts)
         if request.source is None:
@@ -183,7 +169,8 @@ class TranslationService:
                 results[index] = ServedTranslation(translation, source, sources[index])
         return [result for result in results if result is not None]
 
-    def _plan_times(self) -> RequestTimes:
+    def plan_times(self) -> RequestTimes:
+        """Return the times of the request of this task."""
         now = time.monotonic()
         return RequestTimes(ARRIVAL.get(now) + self.limits.queue_seconds, now + self.limits.request_seconds)
 
@@ -298,7 +285,7 @@ class TranslationService:
         self, key: LineKey, lines: Sequence[str], times: RequestTimes, on_line: OnLine | None = None
     ) -> list[Translation]:
         """Translate lines of one kind through the queue; see `translate` for the errors."""
-        return cast("list[Translation]", await self._search(key, lines, times, on_line))
+        return cast("list[Translation]", await self.searches.run(key, lines, times, on_line))
 
     async def parse(self, request: ParseRequest) -> list[Parse]:
         """Parse the sentences of a request; return one parse for each, in order. A sentence with tags has a batch of its own.
@@ -307,7 +294,7 @@ class TranslationService:
         """
         if (model := self.models.parser) is None:
             raise HttpError(404, "no bundle of this server is a parser; start dragoman serve with one", "no-parser")
-        times = self._plan_times()
+        times = self.plan_times()
         tags = request.tags or [None] * len(request.sentences)
         split = partial(model.parser.split_words, request.sentences, tags=tags, tokenize=request.tokenize)
         words = await _call(request.sentences, split)
@@ -318,70 +305,16 @@ class TranslationService:
         async def parse_group(tags: tuple[str, ...] | None, indices: list[int]) -> list[Any]:
             """Parse the sentences with these tags."""
             key = ParseKey(model, request.is_constrained, request.decoding, tags)
-            return await self._search(key, [" ".join(words[index]) for index in indices], times)
+            return await self.searches.run(key, [" ".join(words[index]) for index in indices], times)
 
         results: dict[int, Parse] = {}
         for indices, parses in zip(groups.values(), await asyncio.gather(*starmap(parse_group, groups.items())), strict=True):
             results.update(zip(indices, parses, strict=True))
         return [results[index] for index in range(len(words))]
 
-    async def _search(
-        self, key: LineKey | ParseKey, lines: Sequence[str], times: RequestTimes, on_line: OnLine | None = None
-    ) -> list[Any]:
-        """Put lines of one kind into the queue, and return their results in order."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Any]] = loop.create_future()
-
-        def finish(results: list[Any] | None, error: Exception | None) -> None:
-            if not future.done():
-                if error is not None:
-                    future.set_exception(error)
-                else:
-                    future.set_result(results or [])
-
-        job: Job[LineKey | ParseKey, Translation | Parse] = Job(
-            key,
-            lines,
-            times.answer_by,
-            client=QUEUE_CLIENT.get(),
-            start_by=times.start_by,
-            on_done=lambda results, error: self._results.append((loop, partial(finish, results, error))),
-            on_line=None
-            if on_line is None
-            else lambda index, result: self._results.append(
-                (loop, partial(on_line, lines[index], cast("Translation", result)))
-            ),
-            on_batch=None if self.telemetry is None else self.telemetry.watch_job(),
-        )
-        await self._put(job)
-        try:
-            results = await future
-            times.start_by = times.answer_by  # a request that has begun is not refused any more
-            return results
-        finally:
-            if not future.done() or future.cancelled():
-                self.queue.cancel(job)
-
-    def _deliver(self) -> None:
-        """Give the results of a batch to the event loops of their requests, in the thread of the queue.
-
-        Each loop is woken once. If every result woke it, the loop would hold the interpreter lock while the next batch waits.
-        """
-        results, self._results = self._results, []
-        for loop, loop_results in groupby(results, key=itemgetter(0)):
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_call_all, [call for _, call in loop_results])
-
-    async def _put(self, job: Job[LineKey | ParseKey, Translation | Parse]) -> None:
-        """Add a job to the queue, after a wait for room."""
-        self._num_waiting += 1
-        try:
-            while not self.queue.try_put(job):
-                if time.monotonic() >= min(job.deadline, job.start_by):
-                    raise QueueFullError
-                await asyncio.sleep(POLL_SECONDS * (1 + self._num_waiting // WAITING_PER_POLL))
-        finally:
-            self._num_waiting -= 1
+    async def transcribe(self, model: ServedTranscriber, request: RecordingRequest) -> Transcript:
+        """Transcribe a recording; see `Recordings.transcribe` for the errors."""
+        return await self.recordings.transcribe(model, request, self.plan_times())
 
     async def explain(self, text: str, source: str, target: str) -> str:
         """Return the attention page of a sentence. One page is made at a time, beside the queue.
@@ -413,8 +346,7 @@ class TranslationService:
 
     async def close(self) -> None:
         """Finish the requests in the queue, and refuse new ones."""
-        self.queue.close()
-        await asyncio.to_thread(self.queue.join, self.limits.drain_seconds)
+        await asyncio.gather(self.searches.close(self.limits.drain_seconds), self.recordings.close(self.limits.drain_seconds))
         if self.telemetry is not None:
             await asyncio.to_thread(self.telemetry.close)
 
@@ -462,9 +394,3 @@ def _advance(plan: TextPlan, translations: Sequence[Translation] | None) -> Line
 def _explain(step: Step, text: str) -> str:
     (translation,) = step.model.translator.translate([text], **dict(step.decoding))  # type: ignore[arg-type]
     return translation.show().html
-
-
-def _call_all(functions: Sequence[Callable[[], None]]) -> None:
-    """Call functions in order."""
-    for function in functions:
-        function()

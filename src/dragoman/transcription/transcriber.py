@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal, Self, Unpack, get_args
@@ -18,6 +18,7 @@ from dragoman.frontends.sound_file import MAX_MAGNITUDE, SAMPLE_RATE, iter_sound
 from dragoman.inference.bundle_store import locate_bundle
 from dragoman.inference.session import InferenceSession, open_session
 from dragoman.runtime.device_options import DeviceOptions
+from dragoman.runtime.shared_weights import find_copy
 from dragoman.transcription.speech_search import DECODING_KEYS, MAX_PROMPT_TOKENS, SpeechSearch
 from dragoman.transcription.transcript import Segment, Transcript
 
@@ -59,7 +60,7 @@ class Transcriber:
     @classmethod
     def load(cls, path: str | Path, **options: Unpack[DeviceOptions]) -> Self:
         """Open a bundle; see `dragoman.load` for the options and errors."""
-        return cls.from_bundle(load_bundle(locate_bundle(path)), **options)
+        return cls.from_bundle(load_bundle(find_copy(path) or locate_bundle(path)), **options)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -101,6 +102,25 @@ class Transcriber:
 
         Raises DataError for a damaged file, one without sound, and a language or a task that the model does not have.
         """
+        done = 0.0
+        for transcript in self.iter_transcripts(source, name=name, language=language, task=task, **decoding):
+            on_progress(transcript.duration - done)
+            done = transcript.duration
+        return transcript
+
+    def iter_transcripts(
+        self,
+        source: str | Path | IO[bytes] | NDArray[np.float32],
+        *,
+        name: str | None = None,
+        language: str | None = None,
+        task: SpeechTask = "transcribe",
+        **decoding: Any,
+    ) -> Generator[Transcript]:
+        """Yield the transcript up to the end of each window; the last one is whole. See `transcribe`.
+
+        The transcripts share the list of segments, which grows.
+        """
         self._check_options(language, task)
         config = self.session.resolve_decoding(decoding)
         _check_decoding(decoding)
@@ -118,10 +138,9 @@ class Transcriber:
                 language, window_segments, advance = self._transcribe_window(search, window_N, offset, language, task)
                 segments += window_segments
             samples.skip(advance)
-            on_progress(advance / SAMPLE_RATE)
+            yield Transcript(language, samples.position / SAMPLE_RATE, segments)
         if not samples.position:
             raise DataError(f"{name or source}: there is no sound in it; record it again", code="empty-data")
-        return Transcript(language, samples.position / SAMPLE_RATE, segments)
 
     def _check_options(self, language: str | None, task: SpeechTask) -> None:
         if task not in get_args(SpeechTask) or (task != "transcribe" and task not in self.tokens.tasks):
