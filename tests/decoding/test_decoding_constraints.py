@@ -517,6 +517,15 @@ def test_diverse_groups_equal_those_of_the_reference() -> None:
             assert [hypothesis.score for hypothesis in hypotheses[: len(best)]] == pytest.approx(best, abs=1e-5)
 
 
+@pytest.mark.parametrize("groups", [BeamGroups(2), BeamGroups(2, 0.7), BeamGroups(4, return_alternatives=True)])
+def test_groups_of_done_sentences_leave_the_batch(groups: BeamGroups) -> None:
+    """Outputs equal those of a batch that keeps its done sentences."""
+    table, limits, sizes = Table.random(1), [2, 9, 4, 12], list[int]()
+    outputs = search(table, limits, 4, make_settings(), groups=groups, on_step=lambda step: sizes.append(len(step.sentences)))
+    assert outputs == search(table, limits, 4, make_settings(compaction_threshold=2.0), groups=groups)
+    assert (sizes[0], sizes[-1]) == (4 * groups.num_groups, groups.num_groups)
+
+
 def test_diversity_penalty_increases_distinct_outputs() -> None:
     table, limits = Table.random(0, vocabulary=30), [10] * 8
     table.logits_CV[:, END] += 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from itertools import product
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -45,6 +46,7 @@ from dragoman.model.linear import (
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
 from dragoman.model.transformer import Embedding, Transformer, set_matmul_impl
+from dragoman.model.weights import collect_weights, load_weights
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -954,6 +956,15 @@ def test_initial_weights_follow_their_rule(initialization: str) -> None:
         if isinstance(module, nn.LayerNorm):
             assert module.weight.eq(1).all()
             assert not module.bias.any()
+
+
+def test_loaded_bfloat16_weights_are_their_values_in_float32() -> None:
+    model = small_model()
+    weights = {name: weight.bfloat16() for name, weight in collect_weights(model).items()}
+    load_weights(model, weights, location=Path("model"))
+    loaded = collect_weights(model)
+    assert all(torch.equal(loaded[name], weight.float()) for name, weight in weights.items())
+    assert {weight.dtype for weight in loaded.values()} == {torch.float32}
 
 
 def test_initial_learned_positions_are_normal() -> None:
