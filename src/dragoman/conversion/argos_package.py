@@ -17,8 +17,8 @@ import tempfile
 from functools import cached_property
 from pathlib import Path
 
-from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.ctranslate2_model import MODEL_FILE, build_model, open_folder
+from dragoman.conversion.mapped_arrays import damaged, map_file
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.source_files import MAX_FILE_BYTES, ModelSettings, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
@@ -84,7 +84,7 @@ class PackageFiles(SourceFiles):
 
 def open_package(path: Path) -> PackageFiles:
     """Return the files of a package. Raise DataError if it cannot be read, or holds no package."""
-    archive = ZipArchive(path)
+    archive = ZipArchive(path, map_file(path))
     prefixes = [name.removesuffix(METADATA_FILE) for name in archive.entries if name.split("/")[-1] == METADATA_FILE]
     prefixes = [prefix for prefix in prefixes if prefix.count("/") <= 1]
     if len(prefixes) != 1:

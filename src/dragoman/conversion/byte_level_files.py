@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.source_files import SourceFiles
 from dragoman.conversion.stated_tokens import TOKENIZER_JSON
 from dragoman.conversion.tokenizer_json import read_byte_level_merges, read_vocabulary

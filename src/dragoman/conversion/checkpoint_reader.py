@@ -16,26 +16,25 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
+from dragoman.conversion.mapped_arrays import Array, damaged, unreadable
+from dragoman.conversion.zip_archive import ENTRY_MAGIC, ZipArchive
 from dragoman.errors import DataError
 from dragoman.io.bfloat16 import BFLOAT16
+from dragoman.io.mapped_file import release_mapping
 
-Array = NDArray[Any]
+BYTES = np.dtype(np.uint8)
 MAX_PICKLE_BYTES = 2**28
 """Size of the longest description that is read."""
-MAX_DIRECTORY_BYTES = 2**24
-"""Size of the longest zip directory that is read, which suffices for a hundred thousand entries."""
 MAX_DIMENSIONS = 16
 """Dimensions of a tensor."""
-ZIP_MAGIC = b"PK\x03\x04"
 PICKLE_START = b"\x80"
 TAR_MAGIC = b"ustar"
 """Bytes 257 to 261 of a tar file, which was PyTorch's format in version 0.1."""
@@ -131,7 +130,7 @@ def read_checkpoint(path: Path, *, inert_classes: Collection[str] = ()) -> Check
         DataError: the file cannot be read, is damaged, has PyTorch's format of version 0.1, or names another class.
     """
     mapping = _map_file(path)
-    read = _read_zip if mapping[:4] == ZIP_MAGIC else _read_legacy
+    read = _read_zip if mapping[:4] == ENTRY_MAGIC else _read_legacy
     try:
         value = read(path, mapping, frozenset(inert_classes))
     except UnsafeCheckpointError as error:
@@ -142,12 +141,7 @@ def read_checkpoint(path: Path, *, inert_classes: Collection[str] = ()) -> Check
         ) from None
     except (LookupError, ValueError, TypeError, AttributeError, OverflowError, struct.error, RuntimeError) as error:
         raise damaged(path, f"the description of its objects is damaged ({type(error).__name__})") from None
-    return CheckpointContent(value, lambda: _release(mapping))
-
-
-def damaged(path: Path, problem: str) -> DataError:
-    """Return the error of a damaged source file."""
-    return DataError(f"{path}: {problem}; copy the file again", code="source-damaged")
+    return CheckpointContent(value, lambda: release_mapping(mapping))
 
 
 def _map_file(path: Path) -> mmap.mmap:
@@ -160,34 +154,33 @@ def _map_file(path: Path) -> mmap.mmap:
                     f"{path}: is a tar file, the format of PyTorch 0.1; load it with PyTorch and save it again with torch.save",
                     code="unknown-format",
                 )
-            if head[:4] != ZIP_MAGIC and head[:1] != PICKLE_START:
+            if head[:4] != ENTRY_MAGIC and head[:1] != PICKLE_START:
                 raise damaged(path, "is not a PyTorch checkpoint")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
-        code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
-        raise DataError(f"{path}: cannot be read: {error.strerror}", code=code) from None
-
-
-def _release(mapping: mmap.mmap) -> None:
-    """Release the memory that reading has filled."""
-    if hasattr(mmap, "MADV_DONTNEED"):
-        mapping.madvise(mmap.MADV_DONTNEED)
+        raise unreadable(path, error) from None
 
 
 def _read_zip(path: Path, mapping: mmap.mmap, inert_classes: frozenset[str]) -> Any:
     """Return the value that `data.pkl` describes."""
-    archive = _ZipFile(path, mapping)
+    archive = ZipArchive(path, mapping)
+
+    def view(name: str, dtype: np.dtype[Any]) -> Array:
+        if name not in archive.entries:
+            raise damaged(path, f"its entry {name[:80]!r} is missing")
+        start, size = archive.find_stored(name)
+        return _view(mapping, dtype, start, size // dtype.itemsize)
+
     pickle_names = [name for name in archive.entries if name == "data.pkl" or name.endswith("/data.pkl")]
     if len(pickle_names) != 1:
         raise damaged(path, "has no data.pkl, so it is not a PyTorch checkpoint")
     prefix = pickle_names[0].removesuffix("data.pkl")
-    if f"{prefix}byteorder" in archive.entries and archive.read(f"{prefix}byteorder", 16).strip() != b"little":
+    if f"{prefix}byteorder" in archive.entries and view(f"{prefix}byteorder", BYTES).tobytes().strip() != b"little":
         raise _written_big_endian(path)
-
-    def load_storage(key: str, dtype: np.dtype[Any]) -> Array:
-        return archive.read_tensor(f"{prefix}data/{key}", dtype)
-
-    return _Interpreter(archive.read(pickle_names[0], MAX_PICKLE_BYTES), load_storage, inert_classes).run()
+    program = view(pickle_names[0], BYTES)
+    if len(program) > MAX_PICKLE_BYTES:
+        raise damaged(path, f"its entry {pickle_names[0][:80]!r} has {len(program):,} bytes, more than {MAX_PICKLE_BYTES:,}")
+    return _Interpreter(program.tobytes(), lambda key, dtype: view(f"{prefix}data/{key}", dtype), inert_classes).run()
 
 
 def _read_legacy(path: Path, mapping: mmap.mmap, inert_classes: frozenset[str]) -> Any:
@@ -240,90 +233,6 @@ def _view(mapping: mmap.mmap, dtype: np.dtype[Any], start: int, count: int) -> A
 
 def _written_big_endian(path: Path) -> DataError:
     return damaged(path, "was written on a big-endian machine; save it on a little-endian one")
-
-
-class _ZipFile:
-    """Mapped zip file whose entries are stored without compression.
-
-    entries: offset and size in bytes of each entry, by name
-    """
-
-    def __init__(self, path: Path, mapping: mmap.mmap) -> None:
-        self.path = path
-        self.mapping = mapping
-        try:
-            self.entries = dict(self._iter_entries())
-        except (struct.error, UnicodeDecodeError):
-            raise damaged(path, "its zip directory is damaged") from None
-
-    def _iter_entries(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield the name, offset and size of each entry, from the directory at the end of the file."""
-        offset, size = self._find_directory()
-        end = offset + size
-        while offset < end:
-            fields = struct.unpack_from("<4s6H3L5H2L", self.mapping, offset)
-            signature, method, packed_size, size = fields[0], fields[4], fields[8], fields[9]
-            name_length, extra_length, comment_length, header_offset = fields[10], fields[11], fields[12], fields[16]
-            if signature != b"PK\x01\x02":
-                raise damaged(self.path, "its zip directory is damaged")
-            name_start = offset + 46
-            name = self.mapping[name_start : name_start + name_length].decode()
-            extra = self.mapping[name_start + name_length : name_start + name_length + extra_length]
-            size, packed_size, header_offset = _apply_zip64(extra, size, packed_size, header_offset)
-            if method != 0 or size != packed_size:
-                raise DataError(
-                    f"{self.path}: its entry {name[:80]!r} is compressed, which torch.save never does; save it again",
-                    code="source-damaged",
-                )
-            header = struct.unpack_from("<4s5H3L2H", self.mapping, header_offset)
-            start = header_offset + 30 + header[9] + header[10]
-            if header[0] != ZIP_MAGIC or start + size > len(self.mapping):
-                raise damaged(self.path, f"its entry {name[:80]!r} is cut short")
-            yield name, (start, size)
-            offset = name_start + name_length + extra_length + comment_length
-
-    def _find_directory(self) -> tuple[int, int]:
-        """Return the offset and the size of the directory."""
-        end = self.mapping.rfind(b"PK\x05\x06", max(0, len(self.mapping) - 2**16 - 22))
-        if end < 0:
-            raise damaged(self.path, "its zip directory is missing, so the file is cut short")
-        size, offset = struct.unpack_from("<2L", self.mapping, end + 12)
-        if 0xFFFFFFFF in (size, offset) and end >= 20 and self.mapping[end - 20 : end - 16] == b"PK\x06\x07":
-            (end64,) = struct.unpack_from("<Q", self.mapping, end - 12)
-            if self.mapping[end64 : end64 + 4] != b"PK\x06\x06":
-                raise damaged(self.path, "its zip directory is damaged")
-            size, offset = struct.unpack_from("<2Q", self.mapping, end64 + 40)
-        if size > MAX_DIRECTORY_BYTES or offset + size > len(self.mapping):
-            raise damaged(self.path, "its zip directory is damaged")
-        return offset, size
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """Return the bytes of an entry. Raise DataError if there are more than `max_bytes`."""
-        start, size = self.entries[name]
-        if size > max_bytes:
-            raise damaged(self.path, f"its entry {name[:80]!r} has {size:,} bytes, more than {max_bytes:,}")
-        return self.mapping[start : start + size]
-
-    def read_tensor(self, name: str, dtype: np.dtype[Any]) -> Array:
-        """Return an entry as a view of the mapped file. (length,)"""
-        if name not in self.entries:
-            raise damaged(self.path, f"its entry {name[:80]!r} is missing")
-        start, size = self.entries[name]
-        return _view(self.mapping, dtype, start, size // dtype.itemsize)
-
-
-def _apply_zip64(extra: bytes, size: int, packed_size: int, header_offset: int) -> tuple[int, int, int]:
-    """Return sizes and offset, those of 32 bits that overflow replaced by the 64-bit values of the extra field."""
-    offset = 0
-    while offset + 4 <= len(extra):
-        tag, length = struct.unpack_from("<2H", extra, offset)
-        if tag == 1:
-            values = iter(struct.unpack_from(f"<{length // 8}Q", extra, offset + 4))
-            size = next(values, size) if size == 0xFFFFFFFF else size
-            packed_size = next(values, packed_size) if packed_size == 0xFFFFFFFF else packed_size
-            header_offset = next(values, header_offset) if header_offset == 0xFFFFFFFF else header_offset
-        offset += 4 + length
-    return size, packed_size, header_offset
 
 
 class _Interpreter:

@@ -29,8 +29,8 @@ from dragoman.conversion import (
     marian_npz,
     opennmt_py,
 )
-from dragoman.conversion.checkpoint_reader import Array
 from dragoman.conversion.hub import download_model, is_hub_name
+from dragoman.conversion.mapped_arrays import Array
 from dragoman.conversion.source_files import CHECKPOINT_SUFFIX, SETTINGS_FILE, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
 from dragoman.errors import BundleError, DataError

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.conversion.checkpoint_reader import Array, damaged
-from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays, view_values
+from dragoman.conversion.mapped_arrays import Array, MappedArray, MappedArrays, damaged, view_values
 from dragoman.errors import BundleError
 from dragoman.io.bfloat16 import BFLOAT16
 

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.conversion.ctranslate2_binary import BinaryModel, read_binary
 from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES, WMT21_LANGUAGES
-from dragoman.conversion.mapped_arrays import MappedArrays
+from dragoman.conversion.mapped_arrays import Array, MappedArrays, damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.source_files import MAX_JSON_BYTES, ModelSettings, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, RowSource, WeightBuilder, build_recipe

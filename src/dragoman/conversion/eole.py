@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.opennmt_transformer import (
     LAYOUTS,
     SPECIAL_TOKENS,

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import Array, CheckpointContent, InertObject, damaged, read_checkpoint
+from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject, read_checkpoint
+from dragoman.conversion.mapped_arrays import Array, damaged
 from dragoman.conversion.source_files import (
     ModelSettings,
     SourceFiles,

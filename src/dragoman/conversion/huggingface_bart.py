@@ -16,8 +16,8 @@ from typing import Any
 
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.byte_level_files import VOCABULARY, read_byte_level_bpe
-from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import build_model_section, describe_bart
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer

@@ -11,8 +11,8 @@ The models read text that the Moses tokenizer has split. That tokenizer is not p
 from __future__ import annotations
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles

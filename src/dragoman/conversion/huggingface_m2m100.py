@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Literal
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
 from dragoman.conversion.language_codes import (
     M2M100_LANGUAGES,
@@ -26,6 +25,7 @@ from dragoman.conversion.language_codes import (
     NLLB_LANGUAGES,
     WMT21_LANGUAGES,
 )
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import build_model_section, describe_bart
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer

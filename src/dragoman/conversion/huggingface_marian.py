@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import ACTIVATIONS
 from dragoman.conversion.original_tokenizer import check_token_ids, open_transformers_tokenizer

@@ -17,8 +17,8 @@ import numpy as np
 
 from dragoman.bundle import ModelOrigin, SpeechTokens
 from dragoman.conversion.byte_level_files import VOCABULARY, read_byte_level_bpe
-from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import ACTIVATIONS, build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles

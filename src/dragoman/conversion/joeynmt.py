@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import CheckpointContent, damaged, read_checkpoint
+from dragoman.conversion.checkpoint_reader import CheckpointContent, read_checkpoint
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, is_state_dict
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder

@@ -1,4 +1,4 @@
-"""Arrays in a mapped file whose values are not aligned to their size, as in Marian's and CTranslate2's models.
+"""Mapped files of a source, and arrays in them that are not aligned, as in Marian's and CTranslate2's models.
 
 Rows are copied to aligned memory when they are read, a part at a time. Quantized rows become float32 at that moment. So a model
 is never in memory as a whole.
@@ -15,8 +15,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.errors import BundleError, DataError
+from dragoman.io.mapped_file import release_mapping
+
+Array = npt.NDArray[Any]
+
+
+def damaged(path: Path, problem: str) -> DataError:
+    """Return the error of a damaged source file."""
+    return DataError(f"{path}: {problem}; copy the file again", code="source-damaged")
+
+
+def unreadable(path: Path, error: OSError) -> DataError:
+    """Return the error of a source file that the system does not read."""
+    code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
+    return DataError(f"{path}: cannot be read: {error.strerror or error}", code=code)
+
+
+def map_file(path: Path, access: int = mmap.ACCESS_READ) -> mmap.mmap:
+    """Return the bytes of a file. Raise DataError if it is missing, empty or unreadable."""
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=access)
+    except ValueError:
+        raise damaged(path, "is empty") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 class MappedArray:
@@ -128,8 +152,7 @@ class MappedArrays(Mapping[str, MappedArray]):
 
     def release(self) -> None:
         """Release the memory that reading has filled."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._mapping.madvise(mmap.MADV_DONTNEED)
+        release_mapping(self._mapping)
 
     def check_all_used(self, family: str) -> None:
         """Raise BundleError if the file has an array that was not read."""

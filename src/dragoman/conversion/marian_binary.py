@@ -30,8 +30,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.conversion.checkpoint_reader import Array, damaged
-from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays, view_values
+from dragoman.conversion.mapped_arrays import Array, MappedArray, MappedArrays, damaged, view_values
 from dragoman.errors import BundleError
 
 VERSION = 1

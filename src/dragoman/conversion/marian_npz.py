@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import damaged
-from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays
+from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays, damaged
 from dragoman.conversion.marian_binary import Int8Array, is_binary, open_binary, read_lexical_table
 from dragoman.conversion.marian_yaml import parse_settings, parse_vocabulary
 from dragoman.conversion.model_card import read_license

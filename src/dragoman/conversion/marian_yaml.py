@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.mapped_arrays import damaged
 
 ESCAPES = {
     "0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b", "N": "\x85",

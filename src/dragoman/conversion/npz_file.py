@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dragoman.conversion.checkpoint_reader import damaged
-from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays, view_values
+from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays, damaged, map_file, view_values
 from dragoman.conversion.zip_archive import ZipArchive
 
 NPY_MAGIC = b"\x93NUMPY"
@@ -30,7 +29,7 @@ def open_npz(path: Path) -> MappedArrays:
     Raises:
         DataError: the file is damaged or compressed, or has an array of another type.
     """
-    archive = ZipArchive(path)
+    archive = ZipArchive(path, map_file(path))
     arrays = {}
     for entry in archive.entries:
         start, size = archive.find_stored(entry)

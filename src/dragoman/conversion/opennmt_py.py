@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dragoman.conversion.checkpoint_reader import Array, CheckpointContent, InertObject, damaged, read_checkpoint
+from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject, read_checkpoint
+from dragoman.conversion.mapped_arrays import Array, damaged
 from dragoman.conversion.opennmt_transformer import (
     LAYOUTS,
     SPECIAL_TOKENS,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import Array, damaged
+from dragoman.conversion.mapped_arrays import Array, damaged
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder

@@ -14,7 +14,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from safetensors import SafetensorError
 
-from dragoman.conversion.checkpoint_reader import Array, damaged, read_checkpoint
+from dragoman.conversion.checkpoint_reader import read_checkpoint
+from dragoman.conversion.mapped_arrays import Array, damaged, map_file, unreadable
 from dragoman.errors import BundleError, DataError
 from dragoman.io.mapped_file import MappedFile
 from dragoman.io.safetensors import StoredArrays
@@ -91,8 +92,7 @@ class SourceFiles:
         try:
             names = [entry.name for entry in self.folder.iterdir() if entry.is_file()]
         except OSError as error:
-            code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
-            raise DataError(f"{self.folder}: cannot be read: {error.strerror}", code=code) from None
+            raise unreadable(self.folder, error) from None
         leaves_out = self.checkpoint is not None
         return frozenset(
             name for name in names if name == self.checkpoint or not (leaves_out and name.endswith(CHECKPOINT_SUFFIX))
@@ -117,21 +117,14 @@ class SourceFiles:
                 # A read of more bytes than the file has reserves memory for all of them.
                 data = file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}", code="file-unreadable") from None
+            raise unreadable(path, error) from None
         if len(data) > max_bytes:
             raise damaged(path, f"has more than {max_bytes:,} bytes")
         return data
 
     def map_file(self, name: str) -> mmap.mmap:
         """Return the bytes of a file, mapped for reading. Raise DataError if it is missing, empty or unreadable."""
-        path = self.path(name)
-        try:
-            with path.open("rb") as file:
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:
-            raise damaged(path, "is empty") from None
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}", code="file-unreadable") from None
+        return map_file(self.path(name))
 
     def subfolder(self, name: str) -> SourceFiles:
         """Return the files of a folder inside of this one."""

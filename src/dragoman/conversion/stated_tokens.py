@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.added_tokens import AddedToken, SplitRules

@@ -15,7 +15,7 @@ import numpy as np
 
 from dragoman.bundle import ModelOrigin, SpeechTokens
 from dragoman.config import Recipe, make_recipe
-from dragoman.conversion.checkpoint_reader import Array, damaged
+from dragoman.conversion.mapped_arrays import Array, damaged
 from dragoman.conversion.vocabulary_order import UNREACHABLE_LOGIT, VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import RecipeError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.source_files import SourceFiles
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer

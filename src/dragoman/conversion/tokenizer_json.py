@@ -14,7 +14,7 @@ from typing import Any
 
 import sentencepiece as spm
 
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.mapped_arrays import damaged
 from dragoman.data.tokenization.added_tokens import SplitRules
 from dragoman.data.tokenization.sentencepiece_proto import build_model, read_charsmap
 from dragoman.data.tokenization.subword_sampling import METASPACE

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
+from dragoman.conversion.mapped_arrays import Array, damaged
 from dragoman.conversion.source_files import SourceTensors
 from dragoman.conversion.target import CHUNK_VALUES, WeightBuilder
 from dragoman.conversion.vocabulary_order import VocabularyOrder

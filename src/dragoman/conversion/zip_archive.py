@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dragoman.conversion.checkpoint_reader import damaged
-from dragoman.errors import DataError
+from dragoman.conversion.mapped_arrays import damaged
 
 MAX_DIRECTORY_BYTES = 2**22
 """Size of the longest directory that is read, which suffices for tens of thousands of entries."""
@@ -29,6 +28,7 @@ ZIP_ERRORS = (
     NotImplementedError,
     RuntimeError,
     EOFError,
+    OSError,
 )
 """Errors that the standard library raises for damaged files. RuntimeError includes encrypted entries."""
 
@@ -67,20 +67,20 @@ class _MappedReader(io.RawIOBase):
 class ZipArchive:
     """Open zip file.
 
+    Args:
+        path: the file, for error messages
+        mapping: its bytes
+
     Raises:
-        DataError: the file cannot be read, is no zip file, or its directory is damaged or too large.
+        DataError: it is no zip file, or its directory is damaged or too large.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mapping: mmap.mmap) -> None:
         self.path = path
+        self.mapping = mapping
         try:
-            with path.open("rb") as file:
-                self.mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._check_directory()
-            self._zip = zipfile.ZipFile(_MappedReader(self.mapping))
-        except OSError as error:
-            code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
-            raise DataError(f"{path}: cannot be read: {error.strerror or error}", code=code) from None
+            self._zip = zipfile.ZipFile(_MappedReader(mapping))
         except ZIP_ERRORS:
             raise damaged(path, "is not a zip file, or is damaged") from None
         self.entries = {entry.filename: entry for entry in self._zip.infolist() if not entry.is_dir()}
@@ -107,9 +107,9 @@ class ZipArchive:
         """
         entry = self.entries[name]
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
-            raise damaged(self.path, f"its entry {name[:80]!r} is compressed, which Marian never does")
+            raise damaged(self.path, f"its entry {name[:80]!r} is compressed, which neither PyTorch nor Marian does")
         header = self.mapping[entry.header_offset : entry.header_offset + 30]
-        if len(header) < 30 or header[:4] != ENTRY_MAGIC:
+        if entry.header_offset < 0 or len(header) < 30 or header[:4] != ENTRY_MAGIC:
             raise damaged(self.path, f"its entry {name[:80]!r} is damaged")
         start = entry.header_offset + 30 + sum(struct.unpack_from("<2H", header, 26))
         if start + entry.file_size > len(self.mapping):
@@ -129,5 +129,5 @@ class ZipArchive:
             with self._zip.open(name) as stream:
                 while chunk := stream.read(CHUNK_BYTES):
                     yield chunk
-        except (*ZIP_ERRORS, OSError):
+        except ZIP_ERRORS:
             raise damaged(self.path, f"its entry {name[:80]!r} is damaged") from None

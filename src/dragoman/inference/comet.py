@@ -25,7 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.conversion.checkpoint_reader import Array, read_checkpoint
+from dragoman.conversion.checkpoint_reader import read_checkpoint
+from dragoman.conversion.mapped_arrays import Array
 from dragoman.conversion.source_files import is_state_dict
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.evaluation.metrics import Score

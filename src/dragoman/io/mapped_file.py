@@ -59,7 +59,7 @@ class MappedFile:
     def release(self) -> None:
         """Release the memory that reading has filled. A later use reads the bytes again; changes to them are lost."""
         if isinstance(self.content, mmap.mmap):
-            _release(self.content)
+            release_mapping(self.content)
 
 
 def _copy_to_disk(source: FileIO) -> tuple[mmap.mmap | bytearray, str]:
@@ -76,11 +76,12 @@ def _copy_to_disk(source: FileIO) -> tuple[mmap.mmap | bytearray, str]:
     with memoryview(content) as view:
         for start in range(0, len(view), CHUNK_BYTES):
             digest.update(view[start : start + CHUNK_BYTES])
-            _release(content)
+            release_mapping(content)
     return content, digest.hexdigest()
 
 
-def _release(content: mmap.mmap) -> None:
+def release_mapping(content: mmap.mmap) -> None:
+    """Release the memory that reading has filled, where the system can."""
     if hasattr(mmap, "MADV_DONTNEED"):
         content.madvise(mmap.MADV_DONTNEED)
 
