@@ -17,7 +17,8 @@ import tempfile
 from functools import cached_property
 from pathlib import Path
 
-from dragoman.conversion.ctranslate2_model import MODEL_FILE, build_model, open_folder
+from dragoman.bundle import ModelOrigin
+from dragoman.conversion.ctranslate2_model import MODEL_FILE, convert_folder, open_folder
 from dragoman.conversion.mapped_arrays import damaged, map_file
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.source_files import MAX_FILE_BYTES, ModelSettings, SourceFiles
@@ -109,7 +110,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the package has a feature that dragoman does not have.
     """
-    metadata = ModelSettings(files.read_json_object(METADATA_FILE), files.folder / METADATA_FILE)
+    metadata = files.read_settings(METADATA_FILE)
     if metadata.get("type", "translate") != "translate":
         raise metadata.refuse("type", "dragoman has packages of the type 'translate' only")
     if metadata.get("target_prefix"):
@@ -125,16 +126,11 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         append_source_eos=folder.append_source_eos,
         codes=[CODES],
     )
-    source_language, target_language = (
-        chosen or (stated if isinstance(stated := metadata.get(key), str) else "")
-        for key, chosen in (("from_code", options.source_language), ("to_code", options.target_language))
-    )
-    return build_model(
+    return convert_folder(
         folder,
         tokenizer,
-        ConversionOptions(options.name, source_language, target_language),
-        source_format=NAME,
+        ModelOrigin(format=NAME, name=options.name, license=read_license(files)),
+        options.choose_languages(metadata.get("from_code"), metadata.get("to_code")),
         search=ModelSettings(SEARCH, metadata.path),
-        license_name=read_license(files),
         notes=(SENTENCES_NOTE, UNKNOWN_NOTE, *describe_text(tokenizer, has_segmenter=True)),
     )

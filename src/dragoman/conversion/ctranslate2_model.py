@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,16 @@ from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES,
 from dragoman.conversion.mapped_arrays import Array, MappedArrays, damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.source_files import MAX_JSON_BYTES, ModelSettings, SourceFiles
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, RowSource, WeightBuilder, build_recipe
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, RowSource, WeightBuilder, build_model, check_language
 from dragoman.conversion.text_tokenizers import (
     build_pair_tokenizer,
     describe_text,
-    describe_tokenizer,
     find_segmenters,
 )
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
+from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError
 from dragoman.io.bfloat16 import widen
 from dragoman.io.safetensors import TensorStream
@@ -107,24 +107,17 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     pairs = [pair for pair in SEGMENTER_PAIRS if pair[1] in files or pair[0] not in SEGMENTERS]
     segmenters = find_segmenters(files, pairs, SEGMENTERS)
     tokenizer = build_pair_tokenizer(files, segmenters, folder.orders, append_source_eos=folder.append_source_eos)
-    metadata = ModelSettings(
-        files.read_json_object(METADATA_FILE) if METADATA_FILE in files else {}, files.folder / METADATA_FILE
-    )
+    metadata = files.find_settings(METADATA_FILE)
     search = metadata.get("decoding_options")
-    source_language, target_language = (
-        chosen or (stated if isinstance(stated := metadata.get(key), str) else "")
-        for key, chosen in (("source_language", options.source_language), ("target_language", options.target_language))
-    )
     notes = describe_text(tokenizer, has_segmenter=False)
     if not isinstance(search, dict):
         search, notes = DEFAULT_SEARCH, (SEARCH_NOTE, *notes)
-    return build_model(
+    return convert_folder(
         folder,
         tokenizer,
-        ConversionOptions(options.name, source_language, target_language),
-        source_format=NAME,
+        ModelOrigin(format=NAME, name=options.name, license=read_license(files)),
+        options.choose_languages(metadata.get("source_language"), metadata.get("target_language")),
         search=ModelSettings(search, metadata.path),
-        license_name=read_license(files),
         notes=notes,
     )
 
@@ -148,8 +141,10 @@ def open_folder(files: SourceFiles) -> CTranslate2Folder:
     source_tokens = _read_tokens(files, "source")
     target_tokens = _read_tokens(files, "target")
     has_zero_start = _read_flag(binary.arrays, "decoder/start_from_zero_embedding", False)
-    target_order, start = _order_target(files, settings, target_tokens, has_zero_start)
-    source_order = target_order if source_tokens == target_tokens else _order_source(files, settings, source_tokens)
+    start_id = None if has_zero_start else _find_start(files, settings, target_tokens)
+    target_order = _build_order(files, settings, target_tokens, start_id)
+    source_order = target_order if source_tokens == target_tokens else _build_order(files, settings, source_tokens)
+    start = "zero" if start_id is None else "eos" if start_id == target_order.rows[END_ID] else "bos"
     language_token, languages = _find_languages(source_tokens) if source_order == target_order else ("", ())
     append_source_eos = settings.boolean("add_source_eos", False)
     if METADATA_FILE not in files:  # the callers of Marian's and fairseq's models append the token themselves
@@ -174,14 +169,13 @@ def _find_languages(tokens: list[str]) -> tuple[str, tuple[str, ...]]:
     return (SOURCE_LANGUAGE_TOKEN, languages) if len(languages) > 1 else ("", ())
 
 
-def build_model(
+def convert_folder(
     folder: CTranslate2Folder,
     tokenizer: PairTokenizer,
-    options: ConversionOptions,
+    origin: ModelOrigin,
+    languages: tuple[str, str],
     *,
-    source_format: str,
     search: ModelSettings,
-    license_name: str | None,
     notes: tuple[str, ...],
 ) -> ConvertedModel:
     """Return the model of an open folder.
@@ -189,10 +183,9 @@ def build_model(
     Args:
         folder: the folder
         tokenizer: tokenizers of both sides
-        options: name and languages, those of the source included
-        source_format: name of the format
+        origin: format, name and license of the source
+        languages: languages of source and target
         search: options of CTranslate2's `translate_batch`
-        license_name: license that the source states
         notes: differences to the source
 
     Raises:
@@ -200,54 +193,47 @@ def build_model(
         BundleError: the model has a feature that dragoman does not have, or lacks a language.
     """
     weights, model_section = _Weights(folder).read()
-    source_language, target_language = options.source_language or "", options.target_language or ""
     # A list of tokens reads the token of a language as a word of the text.
     language_token = folder.language_token if isinstance(tokenizer.source, PieceVocabulary) else ""
     reads_source_language = language_token not in ("", SOURCE_LANGUAGE_TOKEN)
-    for side, language in (("source", source_language if reads_source_language else ""), ("target", target_language)):
-        if language and folder.languages and language not in folder.languages:
-            raise BundleError(
-                f"{folder.files.folder}: has no token for the {side} language {language!r:.40}; its languages are "
-                f"{', '.join(folder.languages[:20])}{', …' if len(folder.languages) > 20 else ''}",
-                code="conversion-unsupported",
-            )
+    if reads_source_language:
+        check_language(folder.files.folder, "source", languages[0], folder.languages)
+    check_language(folder.files.folder, "target", languages[1], folder.languages)
     if folder.append_source_eos and not folder.settings.boolean("add_source_eos", False):
         notes = (*notes, END_NOTE)
     num_positions = model_section.get("max_positions")
     beam_size = search.integer("beam_size", 1)
-    document = {
-        "name": options.name,
-        "task": {
-            "source_language": source_language,
-            "target_language": target_language,
-            "tokenized": "model_type" in describe_tokenizer(tokenizer),
+    return build_model(
+        replace(
+            origin,
+            source_languages=list(folder.languages) if reads_source_language else None,
+            target_languages=list(folder.languages) or None,
+        ),
+        folder.files.folder,
+        languages,
+        {
+            "tokenizer": ({"language_token": language_token} if language_token else {})
+            | ({"language_token_placement": "both"} if reads_source_language else {}),
+            "model": model_section,
+            "decoding": {
+                "method": "beam" if beam_size > 1 else "greedy",
+                "beam_size": beam_size if beam_size > 1 else 4,
+                "length_penalty": "power",
+                "alpha": search.number("length_penalty", 1.0),
+                "early_stopping": "beam_full",
+                "min_length": search.integer("min_decoding_length", 1),
+                **({} if num_positions is None else {"max_source_tokens": num_positions}),
+            },
         },
-        "tokenizer": describe_tokenizer(tokenizer)
-        | ({"language_token": language_token} if language_token else {})
-        | ({"language_token_placement": "both"} if reads_source_language else {}),
-        "model": model_section,
-        "decoding": {
-            "method": "beam" if beam_size > 1 else "greedy",
-            "beam_size": beam_size if beam_size > 1 else 4,
-            "length_penalty": "power",
-            "alpha": search.number("length_penalty", 1.0),
-            "early_stopping": "beam_full",
-            "min_length": search.integer("min_decoding_length", 1),
-            **({} if num_positions is None else {"max_source_tokens": num_positions}),
-        },
-    }
-    recipe = build_recipe(document, folder.files.folder)
-    sides = {
-        "source_languages": list(folder.languages) if reads_source_language else [source_language] if source_language else None,
-        "target_languages": list(folder.languages) or ([target_language] if target_language else None),
-    }
-    origin = ModelOrigin(format=source_format, name=options.name, license=license_name, **sides)
-    return ConvertedModel(recipe=recipe, tokenizer=tokenizer, weights=weights, origin=origin, notes=notes)
+        tokenizer,
+        weights,
+        notes=notes,
+    )
 
 
 def _read_settings(files: SourceFiles, binary: BinaryModel) -> ModelSettings:
     """Return the content of config.json. Models of version 5 and before have flags in `model.bin` instead."""
-    config = files.read_json_object(CONFIG_FILE) if CONFIG_FILE in files else {}
+    config = files.find_json_object(CONFIG_FILE)
     if binary.version < 6:
         flags = {
             name: _read_flag(binary.arrays, f"with_{name.removeprefix('add_')}", False)
@@ -300,51 +286,34 @@ def _find(files: SourceFiles, settings: ModelSettings, tokens: list[str], key: s
     return tokens.index(token)
 
 
-def _order_source(files: SourceFiles, settings: ModelSettings, tokens: list[str]) -> VocabularyOrder:
-    """Return the order of a vocabulary of the source alone."""
-    unknown = _find(files, settings, tokens, "unk_token", "<unk>")
-    end = _find(files, settings, tokens, "eos_token", "</s>")
-    padding = next((tokens.index(token) for token in PADDING_TOKENS if token in tokens), None)
-    begin = _find_begin(settings, tokens, end)
-    return _build_order(files, tokens, padding=padding, unknown=unknown, begin=begin, end=end)
-
-
-def _order_target(
-    files: SourceFiles, settings: ModelSettings, tokens: list[str], has_zero_start: bool
-) -> tuple[VocabularyOrder, str]:
-    """Return the order of the target vocabulary, and the first input of the decoder."""
-    unknown = _find(files, settings, tokens, "unk_token", "<unk>")
-    end = _find(files, settings, tokens, "eos_token", "</s>")
-    padding = next((tokens.index(token) for token in PADDING_TOKENS if token in tokens), None)
-    begin = _find_begin(settings, tokens, end)
-    if has_zero_start:
-        start = "zero"
-    elif "decoder_start_token" in settings and settings["decoder_start_token"] is None:
+def _find_start(files: SourceFiles, settings: ModelSettings, tokens: list[str]) -> int:
+    """Return the id of the token that starts the decoder."""
+    if "decoder_start_token" in settings and settings["decoder_start_token"] is None:
         raise settings.refuse("decoder_start_token", "dragoman starts with a fixed token, and not with one of the caller")
-    else:
-        first = _find(files, settings, tokens, "decoder_start_token", "<s>")
-        if first == unknown:
-            raise settings.refuse("decoder_start_token", "dragoman never starts with the unknown token")
-        start = "eos" if first == end else "bos"
-        begin = begin if first == end else first
-        padding = None if padding == first else padding
-    return _build_order(files, tokens, padding=padding, unknown=unknown, begin=begin, end=end), start
+    start = _find(files, settings, tokens, "decoder_start_token", "<s>")
+    if start == _find(files, settings, tokens, "unk_token", "<unk>"):
+        raise settings.refuse("decoder_start_token", "dragoman never starts with the unknown token")
+    return start
 
 
-def _build_order(
-    files: SourceFiles, tokens: list[str], *, padding: int | None, unknown: int, begin: int | None, end: int
-) -> VocabularyOrder:
+def _build_order(files: SourceFiles, settings: ModelSettings, tokens: list[str], start: int | None = None) -> VocabularyOrder:
+    """Return the order of a vocabulary.
+
+    start: token that starts the decoder; None for a source, and for a decoder that starts with zeros
+    """
+    unknown = _find(files, settings, tokens, "unk_token", "<unk>")
+    end = _find(files, settings, tokens, "eos_token", "</s>")
+    padding = next((tokens.index(token) for token in PADDING_TOKENS if token in tokens), None)
+    begin_token = settings.get("bos_token") or "<s>"
+    begin = tokens.index(begin_token) if begin_token in tokens and tokens.index(begin_token) != end else None
+    if start is not None:
+        begin = begin if start == end else start
+        padding = None if padding == start else padding
     special = [row for row in (padding, unknown, begin, end) if row is not None]
     if len(set(special)) < len(special):
         names = ", ".join(repr(tokens[row])[:40] for row in special)
         raise damaged(files.folder, f"two of its special tokens {names} are one")
     return VocabularyOrder.build(tokens, padding=padding, unknown=unknown, begin=begin, end=end)
-
-
-def _find_begin(settings: ModelSettings, tokens: list[str], end: int) -> int | None:
-    """Return the id of the begin token; None if there is none, or if it is the end token."""
-    token = settings.get("bos_token") or "<s>"
-    return tokens.index(token) if token in tokens and tokens.index(token) != end else None
 
 
 class _Weights:
@@ -478,18 +447,15 @@ class _Weights:
         bias = self.arrays.find("decoder/projection/bias")
         if bias is not None or target_order.has_missing_rows:
             values = None if bias is None else bias.load().reshape(-1)
-            if values is not None and len(values) != self._count_rows(target_order):
+            if values is not None and len(values) != target_order.num_source_rows:
                 raise damaged(self.path, f"decoder/projection/bias has {len(values)} values, unlike the vocabulary")
             weights["output_bias"] = self.builder.output_bias(values, target_order, weights["output"].dtype)
         return weights, tying
 
-    def _count_rows(self, order: VocabularyOrder) -> int:
-        return 1 + max(row for row in order.rows if row is not None)
-
     def _reorder(self, name: str, order: VocabularyOrder) -> TensorStream:
         matrix = self.arrays.matrix(name)
-        if len(matrix) != self._count_rows(order):
-            raise damaged(self.path, f"{name} has {len(matrix)} rows, but the vocabulary has {self._count_rows(order)} tokens")
+        if len(matrix) != order.num_source_rows:
+            raise damaged(self.path, f"{name} has {len(matrix)} rows, but the vocabulary has {order.num_source_rows} tokens")
         return self.builder.reorder_rows(matrix, order)
 
     def _count_layers(self, stack: str) -> int:

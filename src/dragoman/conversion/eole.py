@@ -74,9 +74,9 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    config = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    config = files.read_settings(CONFIG_FILE)
     settings = _read_settings(config)
-    vocabulary = ModelSettings(files.read_json_object(VOCABULARY_FILE), files.folder / VOCABULARY_FILE)
+    vocabulary = files.read_settings(VOCABULARY_FILE)
     training = ModelSettings(_as_mapping(config.get("training")), config.path)
     for name in ("lora_layers", "quant_layers"):
         if training.get(name):
@@ -87,6 +87,9 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         for name, value in _as_mapping(config.get("transforms_configs")).items()
     }
     tensors = files.open_parts(sorted(name for name in files.names if re.fullmatch(r"model\.\d\d\.safetensors", name)))
+    segmenters, has_codes = choose_segmenters(
+        files, transforms, transform_options, shares_vocabulary=config.boolean("share_vocab", False)
+    )
     model = OpenNmtModel(
         settings=settings,
         tensors=_drop_scalars(tensors),
@@ -107,9 +110,8 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         shares_output=settings.boolean("share_decoder_embeddings", False),
         dropout=read_rate(training, "dropout", 0.3),
         attention_dropout=read_rate(training, "attention_dropout", 0.1),
-        segmenters=choose_segmenters(
-            files, transforms, transform_options, shares_vocabulary=config.boolean("share_vocab", False)
-        ),
+        segmenters=segmenters,
+        has_codes=has_codes,
         transforms=transforms,
         length_penalty="power",
     )

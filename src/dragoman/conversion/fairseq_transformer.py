@@ -25,15 +25,10 @@ from dragoman.conversion.source_files import (
     is_state_dict,
     list_checkpoints,
 )
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
+from dragoman.conversion.text_tokenizers import build_pair_tokenizer, find_segmenter
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
-from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
-from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
-from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, parse_codes
-from dragoman.data.tokenization.token_list import TokenListTokenizer
-from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.errors import DataError
 from dragoman.io.safetensors import TensorStream
 
@@ -74,8 +69,6 @@ OLD_NORMS = {
     "decoder": {"0": "self_attn_layer_norm", "1": "encoder_attn_layer_norm", "2": "final_layer_norm"},
 }
 """Names of the layer normalizations in checkpoints of 2018, and today."""
-SEGMENTER_PATTERNS = (r".+\.model", r"(.*[._-])?(bpe)?codes?([._-].{1,40})?")
-"""Names of files that split text: SentencePiece models, or codes such as `bpecodes`, `codes.en` and `ende30k.fastbpe.code`."""
 SEARCH_NOTE = (
     "The checkpoint states no search options, so those of fairseq-generate are set: a beam of 5 and a length penalty of 1."
 )
@@ -101,57 +94,44 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     checkpoint = read_checkpoint(path, inert_classes=INERT_CLASSES)
     settings, task = _read_settings(checkpoint, files, names[0])
     source_language, target_language = _choose_languages(files, options, task)
-    source_order = _read_dictionary(files, source_language)
-    target_order = _read_dictionary(files, target_language)
+    orders = _read_dictionary(files, source_language), _read_dictionary(files, target_language)
     learned = settings.boolean("encoder_learned_pos", False)
-    tensors = _read_tensors(checkpoint, files, names[0])
-    weights = _build_weights(tensors, settings, source_order, target_order)
-    source = _build_tokenizer(files, source_language, source_order)
-    is_joint = source_order == target_order and _find_segmenters(files, source_language) == _find_segmenters(
-        files, target_language
+    weights = _build_weights(_read_tensors(checkpoint, files, names[0]), settings, orders)
+    source, target = (
+        find_segmenter(files, {language}, f"name them like {language}.codes") for language in (source_language, target_language)
     )
-    target = source if is_joint else _build_tokenizer(files, target_language, target_order)
-    is_sentencepiece = isinstance(source, PieceVocabulary)
-    if is_sentencepiece != isinstance(target, PieceVocabulary):
+    are_models = [name is not None and name.endswith(".model") for name in (source, target)]
+    if are_models[0] != are_models[1]:
         raise DataError(
             f"{files.folder}: only one language has a SentencePiece model; copy all files into the folder",
             code="source-damaged",
         )
+    tokenizer = build_pair_tokenizer(
+        files,
+        (source, target),
+        orders,
+        append_source_eos=True,
+        codes=() if are_models[0] else (source, target),
+        may_hold_pieces=True,
+    )
     num_positions = weights["encoder.embedding.positions.weight"].shape[0] if learned else None
-    document = {
-        "name": options.name,
-        "task": {
-            "source_language": source_language, "target_language": target_language, "tokenized": not is_sentencepiece,
+    return build_model(
+        ModelOrigin(format=NAME, name=options.name),
+        path,
+        (source_language, target_language),
+        {
+            "model": _convert_settings(settings, num_positions, has_final_norm="encoder.norm.weight" in weights),
+            "decoding": {
+                "beam_size": 5,
+                "length_penalty": "power",
+                "alpha": 1.0,
+                "early_stopping": "beam_full",
+                "max_source_tokens": min(settings.integer("max_source_positions", 1024), num_positions or 2**20),
+            },
         },
-        "tokenizer": {
-            **({} if is_sentencepiece else {"model_type": "subword-nmt", "normalization": "identity"}),
-            "joint": is_joint,
-            "vocab_size": len(source_order),
-            **({} if is_joint else {"target_vocab_size": len(target_order)}),
-            "byte_fallback": False,
-        },
-        "model": _convert_settings(settings, num_positions, has_final_norm="encoder.norm.weight" in weights),
-        "decoding": {
-            "beam_size": 5,
-            "length_penalty": "power",
-            "alpha": 1.0,
-            "early_stopping": "beam_full",
-            "max_source_tokens": min(settings.integer("max_source_positions", 1024), num_positions or 2**20),
-        },
-    }  # fmt: skip
-    recipe = build_recipe(document, path)
-    has_segmenter = is_sentencepiece or bool(_find_segmenters(files, source_language))
-    return ConvertedModel(
-        recipe=recipe,
-        tokenizer=PairTokenizer(source, target, append_source_eos=True),
-        weights=weights,
-        origin=ModelOrigin(
-            format=NAME,
-            name=options.name,
-            source_languages=[source_language],
-            target_languages=[target_language],
-        ),
-        notes=(SEARCH_NOTE, *(() if has_segmenter else (PIECES_NOTE,))),
+        tokenizer,
+        weights,
+        notes=(SEARCH_NOTE, *(() if source else (PIECES_NOTE,))),
     )
 
 
@@ -224,38 +204,6 @@ def _read_dictionary(files: SourceFiles, language: str) -> VocabularyOrder:
     return VocabularyOrder.build(list(tokens), padding=PADDING, unknown=UNKNOWN, begin=BEGIN, end=END)
 
 
-def _find_segmenters(files: SourceFiles, language: str) -> list[str]:
-    """Return the file that splits the text of a language, as a list of one name or none.
-
-    Raises:
-        DataError: several files may be meant.
-    """
-    for pattern in SEGMENTER_PATTERNS:
-        names = sorted(name for name in files.names if re.fullmatch(pattern, name))
-        if len(names) > 1:
-            names = [name for name in names if language in re.split(r"[._-]", name)]
-            if len(names) != 1:
-                raise DataError(
-                    f"{files.folder}: several files may split the text of {language!r}; leave one, or name them like "
-                    f"{language}.codes",
-                    code="source-damaged",
-                )
-        if names:
-            return names
-    return []
-
-
-def _build_tokenizer(files: SourceFiles, language: str, order: VocabularyOrder) -> TextTokenizer:
-    """Return the tokenizer of one language."""
-    names = _find_segmenters(files, language)
-    if names and names[0].endswith(".model"):
-        return PieceVocabulary(files.read_bytes(names[0]), order.pieces, name=str(files.folder / names[0]))
-    scheme = SubwordNmtScheme(None)
-    if names:
-        scheme = parse_codes(files.read_text(names[0]).split("\n"), str(files.path(names[0])))
-    return TokenListTokenizer(scheme, order.pieces[len(SPECIAL_IDS) :], name=str(files.folder / f"dict.{language}.txt"))
-
-
 def _convert_settings(settings: ModelSettings, num_positions: int | None, *, has_final_norm: bool) -> dict[str, Any]:
     """Return the recipe section `model`. num_positions: learned positions; None for sinusoids"""
     activation = settings.choice("activation_fn", ACTIVATIONS, "relu")
@@ -314,9 +262,10 @@ def _read_tensors(checkpoint: CheckpointContent, files: SourceFiles, file_name: 
 
 
 def _build_weights(
-    tensors: SourceTensors, settings: ModelSettings, source_order: VocabularyOrder, target_order: VocabularyOrder
+    tensors: SourceTensors, settings: ModelSettings, orders: tuple[VocabularyOrder, VocabularyOrder]
 ) -> dict[str, TensorStream]:
     """Return the weights of the bundle."""
+    source_order, target_order = orders
     reader = WeightReader(tensors, prefix="", family="fairseq's transformer")
     encoder, decoder, output = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight"
     weights: dict[str, TensorStream] = {}

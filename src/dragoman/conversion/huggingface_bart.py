@@ -17,14 +17,19 @@ from typing import Any
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.byte_level_files import VOCABULARY, read_byte_level_bpe
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
-from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import build_model_section, describe_bart
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.stated_tokens import TOKENIZER_CONFIG, TOKENIZER_JSON, TokenTable, read_token_table
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.stated_tokens import (
+    TOKENIZER_CONFIG,
+    TOKENIZER_JSON,
+    TokenTable,
+    build_fairseq_order,
+    read_token_table,
+)
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import EMBEDDING, WeightReader
 from dragoman.data.tokenization.byte_level_bpe import ByteLevelBpeScheme
@@ -35,13 +40,12 @@ from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-bart"
 CONFIG_FILE = "config.json"
-SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
 BOS_NOTE = "Each output begins with <s>, as the model was trained; generation_config.json does not force it."
 
 
 def detect(files: SourceFiles) -> bool:
     """Return whether a folder holds a BART model."""
-    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") == "bart"
+    return files.model_type == "bart"
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -51,11 +55,11 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    settings = files.read_settings(CONFIG_FILE)
     settings.require("tie_word_embeddings", True, True)
     document = files.read_json_object(TOKENIZER_JSON) if TOKENIZER_JSON in files else None
     table, scheme = _read_tokens(files, settings, document)
-    order = _build_order(files, settings, table)
+    order = build_fairseq_order(settings, table, files.folder)
     weights = _build_weights(files, settings, order)
     tokenizer = TokenListTokenizer(
         scheme, order.pieces[len(SPECIAL_IDS) :], added=table.reorder(order, "tokenizers").added, name=str(files.folder)
@@ -69,38 +73,19 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     forced = read_generation_settings(files, settings).get("forced_bos_token_id")
     if forced not in (None, settings["bos_token_id"]):
         raise settings.refuse("forced_bos_token_id", "dragoman begins an output of BART with <s> only")
-    source_language, target_language = options.source_language or "", options.target_language or ""
-    section = build_model_section(settings, is_pre_norm=False, tie_embeddings="all", attention_dropout=0.0)
-    recipe = build_recipe(
+    return build_model(
+        ModelOrigin(format=NAME, name=options.name, license=read_license(files)),
+        settings.path,
+        options.choose_languages(),
         {
-            "name": options.name,
-            "task": {"source_language": source_language, "target_language": target_language},
-            "tokenizer": {
-                "model_type": "byte-level-bpe",
-                "joint": True,
-                "vocab_size": len(order),
-                "byte_fallback": False,
-                "normalization": "identity",
-                "prepend_bos": True,
-            },
-            "model": section | describe_bart(settings, weights),
+            "model": build_model_section(settings, is_pre_norm=False, tie_embeddings="all", attention_dropout=0.0)
+            | describe_bart(settings, weights),
             "decoding": convert_generation_options(
                 files, settings, order, allowed=["forced_bos_token_id"], num_prompt_tokens=1
             ),
         },
-        settings.path,
-    )
-    return ConvertedModel(
-        recipe=recipe,
-        tokenizer=PairTokenizer(tokenizer, tokenizer, append_source_eos=True, prepend_bos=True),
-        weights=weights,
-        origin=ModelOrigin(
-            format=NAME,
-            name=options.name,
-            license=read_license(files),
-            source_languages=[source_language] if source_language else None,
-            target_languages=[target_language] if target_language else None,
-        ),
+        PairTokenizer(tokenizer, tokenizer, append_source_eos=True, prepend_bos=True),
+        weights,
         notes=(*([BOS_NOTE] if forced is None else []), *describe_padding(order)),
     )
 
@@ -110,9 +95,8 @@ def _read_tokens(
 ) -> tuple[TokenTable, ByteLevelBpeScheme]:
     """Return the tokens by id, and the merges."""
     vocab_size, vocabulary_file = settings.integer("vocab_size"), VOCABULARY if document is None else TOKENIZER_JSON
-    if TOKENIZER_CONFIG in files:  # transformers takes this before what tokenizer.json states
-        names = ModelSettings(files.read_json_object(TOKENIZER_CONFIG), files.folder / TOKENIZER_CONFIG)
-        names.require("add_prefix_space", False, False)
+    # transformers takes this before what tokenizer.json states
+    files.find_settings(TOKENIZER_CONFIG).require("add_prefix_space", False, False)
     ids, scheme = read_byte_level_bpe(files, document)
     settings.check_vocab_size(vocab_size, len(ids))
     table = read_token_table(
@@ -124,24 +108,6 @@ def _read_tokens(
         is_padding=partial(are_padding_rows, files, EMBEDDING),
     )
     return table, scheme
-
-
-def _build_order(files: SourceFiles, settings: ModelSettings, table: TokenTable) -> VocabularyOrder:
-    """Return the order of the vocabulary."""
-    ids = {piece: index for index, piece in reversed(list(enumerate(table.pieces)))}
-    for name, token in SPECIAL_TOKENS.items():
-        if ids.get(token) != settings.integer(name):
-            raise damaged(settings.path, f"{name} = {settings[name]}, but {token} has the id {ids.get(token)}")
-    if "<unk>" not in ids:
-        raise damaged(files.folder, "has no token <unk>")
-    return VocabularyOrder.build(
-        table.pieces,
-        padding=ids["<pad>"],
-        unknown=ids["<unk>"],
-        begin=ids["<s>"],
-        end=ids["</s>"],
-        num_padding_rows=table.num_padding_rows,
-    )
 
 
 def _build_weights(files: SourceFiles, settings: ModelSettings, order: VocabularyOrder) -> dict[str, TensorStream]:

@@ -16,8 +16,8 @@ from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.stated_tokens import list_stated_texts
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.stated_tokens import FAIRSEQ_SPECIAL_TOKENS, check_special_ids, list_stated_texts
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -31,7 +31,6 @@ NAME = "huggingface-fsmt"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 SOURCE_VOCABULARY, TARGET_VOCABULARY, MERGES = "vocab-src.json", "vocab-tgt.json", "merges.txt"
 
-SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
 MOSES_NOTE = (
     "The model reads text that the Moses tokenizer has split (with -a, and with escaped characters), and writes such text; "
     "the bundle has no Moses tokenizer."
@@ -40,7 +39,7 @@ MOSES_NOTE = (
 
 def detect(files: SourceFiles) -> bool:
     """Return whether a folder holds an FSMT model."""
-    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") == "fsmt"
+    return files.model_type == "fsmt"
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -50,8 +49,8 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
-    if added := sorted(list_stated_texts(files) - {"<unk>", *SPECIAL_TOKENS.values()}):
+    settings = files.read_settings(CONFIG_FILE)
+    if added := sorted(list_stated_texts(files) - {"<unk>", *FAIRSEQ_SPECIAL_TOKENS.values()}):
         raise BundleError(
             f"{files.folder}: its tokenizer has the added token {added[0][:40]!r}; dragoman has no added tokens of FSMT, so "
             "this model cannot be converted",
@@ -60,40 +59,21 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     source_order = _read_order(files, settings, SOURCE_VOCABULARY, "src_vocab_size")
     target_order = _read_order(files, settings, TARGET_VOCABULARY, "tgt_vocab_size")
     is_joint = source_order == target_order
-    tying, weights = _build_weights(files, settings, source_order, target_order)
-    names = files.read_json_object(TOKENIZER_FILE) if TOKENIZER_FILE in files else {}
-    lowercase = ModelSettings(names, files.folder / TOKENIZER_FILE).boolean("do_lower_case", False)
+    tying, weights = _build_weights(files, settings, (source_order, target_order))
+    lowercase = files.find_settings(TOKENIZER_FILE).boolean("do_lower_case", False)
     scheme = _read_merges(files)
     source = _build_tokenizer(files, SOURCE_VOCABULARY, scheme, source_order, lowercase=lowercase)
     target = source if is_joint else _build_tokenizer(files, TARGET_VOCABULARY, scheme, target_order, lowercase=lowercase)
-    source_language, target_language = _read_languages(settings, options)
-    document = {
-        "name": options.name,
-        "task": {"source_language": source_language, "target_language": target_language, "tokenized": True},
-        "tokenizer": {
-            "model_type": "subword-nmt",
-            "joint": is_joint,
-            "vocab_size": len(source_order),
-            **({} if is_joint else {"target_vocab_size": len(target_order)}),
-            "byte_fallback": False,
-            "normalization": "identity",
-            "lowercase": lowercase,
+    return build_model(
+        ModelOrigin(format=NAME, name=options.name, license=read_license(files)),
+        settings.path,
+        _read_languages(settings, options),
+        {
+            "model": build_model_section(settings, is_pre_norm=False, tie_embeddings=tying, attention_dropout=0.0),
+            "decoding": convert_generation_options(files, settings, target_order),
         },
-        "model": build_model_section(settings, is_pre_norm=False, tie_embeddings=tying, attention_dropout=0.0),
-        "decoding": convert_generation_options(files, settings, target_order),
-    }
-    recipe = build_recipe(document, settings.path)
-    return ConvertedModel(
-        recipe=recipe,
-        tokenizer=PairTokenizer(source, target, append_source_eos=True),
-        weights=weights,
-        origin=ModelOrigin(
-            format=NAME,
-            name=options.name,
-            license=read_license(files),
-            source_languages=[source_language] if source_language else None,
-            target_languages=[target_language] if target_language else None,
-        ),
+        PairTokenizer(source, target, append_source_eos=True),
+        weights,
         notes=(MOSES_NOTE,),
     )
 
@@ -104,9 +84,7 @@ def _read_order(files: SourceFiles, settings: ModelSettings, file_name: str, siz
     are_ids = all(type(index) is int for index in document.values())
     if len(document) != vocab_size or not are_ids or set(document.values()) != set(range(vocab_size)):
         raise damaged(path, f"does not have the ids 0 to {size_name} − 1 = {vocab_size - 1} once each")
-    for name, token in SPECIAL_TOKENS.items():
-        if document.get(token) != settings.integer(name):
-            raise damaged(settings.path, f"{name} = {settings[name]}, but {token} has the id {document.get(token)!r:.40}")
+    check_special_ids(settings, document)
     if "<unk>" not in document:
         raise damaged(path, "has no token <unk>")
     tokens = sorted(document, key=document.__getitem__)
@@ -137,11 +115,11 @@ def _read_languages(settings: ModelSettings, options: ConversionOptions) -> tupl
     languages = settings.get("langs")
     if not isinstance(languages, list) or len(languages) != 2 or not all(isinstance(language, str) for language in languages):
         languages = ["", ""]
-    return options.source_language or languages[0], options.target_language or languages[1]
+    return options.choose_languages(*languages)
 
 
 def _build_weights(
-    files: SourceFiles, settings: ModelSettings, source_order: VocabularyOrder, target_order: VocabularyOrder
+    files: SourceFiles, settings: ModelSettings, orders: tuple[VocabularyOrder, VocabularyOrder]
 ) -> tuple[str, dict[str, TensorStream]]:
     """Return the weights of the bundle, and which matrices are equal, as `model.tie_embeddings` has it."""
     reader = WeightReader(files.open_tensors(), prefix="model.", family="FSMT")
@@ -149,15 +127,7 @@ def _build_weights(
     decoder = reader.get(decoder_name)
     encoder = reader.get(encoder_name, decoder_name)  # tied weights are stored once
     output = reader.get("model.decoder.output_projection.weight", decoder_name)
-    tying = "none"
-    if reader.are_equal(decoder, output):
-        is_shared = source_order == target_order and reader.are_equal(encoder, decoder)
-        tying = "all" if is_shared else "decoder"
-    weights = {"output": reader.read_vocabulary_matrix(output, target_order)}
-    if tying != "all":
-        weights["encoder.embedding.weight"] = reader.read_vocabulary_matrix(encoder, source_order)
-    if tying == "none":
-        weights["decoder.embedding.weight"] = reader.read_vocabulary_matrix(decoder, target_order)
+    tying, weights = reader.read_vocabulary_matrices(encoder, decoder, output, orders)
     for stack in ("encoder", "decoder"):
         weights |= reader.read_layers(stack, settings.integer(f"{stack}_layers"))
         reader.skip_sinusoids(f"{stack}.embed_positions.weight", settings.integer("pad_token_id") + 1)

@@ -31,8 +31,14 @@ from dragoman.conversion.model_section import build_model_section, describe_bart
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, list_stated_texts, read_token_table
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.stated_tokens import (
+    TOKENIZER_JSON,
+    TokenTable,
+    build_fairseq_order,
+    list_stated_texts,
+    read_token_table,
+)
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model, check_language
 from dragoman.conversion.tokenizer_json import build_sentencepiece_model, get_split_rules, read_vocabulary
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import EMBEDDING, WeightReader
@@ -69,7 +75,6 @@ MADE_UP_WORDS = 8
 NLLB_ROWS, NLLB_MADE_UP_WORDS = 256_206, 2
 """Rows of the published embeddings of NLLB, and how many of them have no token."""
 
-SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
 FAIRSEQ_FIRST_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
 """Tokens before the pieces of SentencePiece, which are those of fairseq's dictionary."""
 SENTENCEPIECE_FIRST_PIECES = ["<unk>", "<s>", "</s>"]
@@ -78,7 +83,7 @@ SENTENCEPIECE_FIRST_PIECES = ["<unk>", "<s>", "</s>"]
 
 def detect(files: SourceFiles) -> bool:
     """Return whether a folder holds an M2M-100, NLLB or mBART model."""
-    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") in MODEL_TYPES
+    return files.model_type in MODEL_TYPES
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -88,15 +93,14 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    settings = files.read_settings(CONFIG_FILE)
     settings.require("tie_word_embeddings", True, True)
-    names = files.read_json_object(TOKENIZER_FILE) if TOKENIZER_FILE in files else {}
-    tokenizer_settings = ModelSettings(names, files.folder / TOKENIZER_FILE)
+    tokenizer_settings = files.find_settings(TOKENIZER_FILE)
     is_mbart = settings["model_type"] == "mbart"
     family = _find_family(files, tokenizer_settings, is_mbart=is_mbart)
     pattern = M2M100_TOKEN if family == "M2M-100" else PLAIN_TOKEN
     table, model, rules = _read_tokens(files, settings, tokenizer_settings, family)
-    order = _build_order(settings, table)
+    order = build_fairseq_order(settings, table, files.folder / VOCABULARY)
     languages = _list_languages(table, tokenizer_settings, family)
     weights = _build_weights(files, settings, order, family)
     vocabulary = PieceVocabulary(model, table.reorder(order, rules), name=str(files.folder / PIECES_MODEL))
@@ -104,39 +108,32 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         check_token_ids(vocabulary, order, open_transformers_tokenizer(files.folder, "M2M100Tokenizer"), files.folder)
     elif TOKENIZER_JSON in files:
         check_token_ids(vocabulary, order, open_tokenizer_json(files.path(TOKENIZER_JSON)), files.folder)
-    source_language, target_language = _choose_languages(
-        files, settings, tokenizer_settings, options, languages, order, vocabulary, pattern
-    )
+    chosen_languages = _choose_languages(files, settings, tokenizer_settings, options, languages, order, vocabulary, pattern)
     model_section = build_model_section(
         settings, is_pre_norm=True, tie_embeddings="all", attention_dropout=0.0 if is_mbart else 0.1
     )
     if is_mbart:
         model_section |= describe_bart(settings, weights)
-    document = {
-        "name": options.name,
-        "task": {"source_language": source_language, "target_language": target_language},
-        "tokenizer": {
-            "joint": True,
-            "vocab_size": len(order),
-            "byte_fallback": False,
-            "language_token": pattern,
-            "language_token_placement": "both",
+    origin = ModelOrigin(
+        format=NAME,
+        name=options.name,
+        license=read_license(files),
+        source_languages=list(languages),
+        target_languages=list(languages),
+    )
+    return build_model(
+        origin,
+        settings.path,
+        chosen_languages,
+        {
+            "tokenizer": {"language_token": pattern, "language_token_placement": "both"},
+            "model": model_section,
+            "decoding": convert_generation_options(
+                files, settings, order, allowed=["forced_bos_token_id"], num_prompt_tokens=1
+            ),
         },
-        "model": model_section,
-        "decoding": convert_generation_options(files, settings, order, allowed=["forced_bos_token_id"], num_prompt_tokens=1),
-    }
-    recipe = build_recipe(document, settings.path)
-    return ConvertedModel(
-        recipe=recipe,
-        tokenizer=PairTokenizer(vocabulary, vocabulary, append_source_eos=True),
-        weights=weights,
-        origin=ModelOrigin(
-            format=NAME,
-            name=options.name,
-            license=read_license(files),
-            source_languages=list(languages),
-            target_languages=list(languages),
-        ),
+        PairTokenizer(vocabulary, vocabulary, append_source_eos=True),
+        weights,
         notes=describe_padding(order, num_made_up=table.num_made_up_rows),
     )
 
@@ -243,24 +240,6 @@ def _list_unstated_languages(
     return [] if any(language in stated for language in languages) else [*languages, MASK]
 
 
-def _build_order(settings: ModelSettings, table: TokenTable) -> VocabularyOrder:
-    """Return the order of the vocabulary."""
-    ids = {piece: index for index, piece in reversed(list(enumerate(table.pieces)))}
-    for name, token in SPECIAL_TOKENS.items():
-        if ids.get(token) != settings.integer(name):
-            raise damaged(settings.path, f"{name} = {settings[name]}, but {token} has the id {ids.get(token)}")
-    if "<unk>" not in ids:
-        raise damaged(settings.path.parent / VOCABULARY, "has no piece <unk>")
-    return VocabularyOrder.build(
-        table.pieces,
-        padding=ids["<pad>"],
-        unknown=ids["<unk>"],
-        begin=ids["<s>"],
-        end=ids["</s>"],
-        num_padding_rows=table.num_padding_rows,
-    )
-
-
 def _list_languages(table: TokenTable, tokenizer_settings: ModelSettings, family: Family) -> tuple[str, ...]:
     """Return the languages by the ids of their tokens. A special token that looks like a word is a language."""
     if family == "M2M-100":
@@ -299,12 +278,7 @@ def _choose_languages(
         "target": options.target_language or next(iter(forced), tokenizer_settings.get("tgt_lang")),
     }
     for side, language in defaults.items():
-        if language and language not in languages:
-            raise BundleError(
-                f"{files.folder}: has no token for the {side} language {str(language)[:40]!r}; its languages are "
-                f"{', '.join(languages[:20])}, …",
-                code="conversion-unsupported",
-            )
+        check_language(files.folder, side, language or "", languages)
     return defaults["source"] or "", defaults["target"] or ""
 
 

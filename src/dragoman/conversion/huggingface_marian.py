@@ -24,14 +24,13 @@ from dragoman.conversion.original_tokenizer import check_token_ids, open_transfo
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
 from dragoman.conversion.stated_tokens import read_token_table
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model, check_language
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import EMBEDDING, WeightReader
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary
 from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES
-from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-marian"
@@ -52,7 +51,7 @@ FIXED_SETTINGS = {
 
 def detect(files: SourceFiles) -> bool:
     """Return whether a folder holds a MarianMT model."""
-    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") == "marian"
+    return files.model_type == "marian"
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -62,7 +61,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    settings = files.read_settings(CONFIG_FILE)
     for name, value in FIXED_SETTINGS.items():
         settings.require(name, value, value)
     is_shared = settings.boolean("share_encoder_decoder_embeddings", True)
@@ -85,32 +84,23 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         append_source_eos=True,
     )
     languages = list_languages(LANGUAGE_TOKEN, tokenizer.source)
-    source_language, target_language = _read_languages(files, options, languages)
-    document = {
-        "name": options.name,
-        "task": {"source_language": source_language, "target_language": target_language},
-        "tokenizer": {
-            "joint": is_shared,
-            "vocab_size": len(source_order),
-            **({} if is_shared else {"target_vocab_size": len(target_order)}),
-            "byte_fallback": False,
-            **({"language_token": LANGUAGE_TOKEN} if len(languages) > 1 else {}),
-        },
-        "model": _convert_settings(settings, is_shared=is_shared, has_own_output=_has_own_output(settings)),
-        "decoding": convert_generation_options(files, settings, target_order),
-    }
-    recipe = build_recipe(document, settings.path)
-    return ConvertedModel(
-        recipe=recipe,
-        tokenizer=tokenizer,
-        weights=weights,
-        origin=ModelOrigin(
+    is_multilingual = len(languages) > 1
+    return build_model(
+        ModelOrigin(
             format=NAME,
             name=options.name,
             license=read_license(files),
-            source_languages=[source_language] if source_language else None,
-            target_languages=(languages if len(languages) > 1 else [target_language] if target_language else None),
+            target_languages=languages if is_multilingual else None,
         ),
+        settings.path,
+        _read_languages(files, options, languages),
+        {
+            "tokenizer": {"language_token": LANGUAGE_TOKEN} if is_multilingual else {},
+            "model": _convert_settings(settings, is_shared=is_shared, has_own_output=_has_own_output(settings)),
+            "decoding": convert_generation_options(files, settings, target_order),
+        },
+        tokenizer,
+        weights,
         notes=describe_padding(source_order, target_order),
     )
 
@@ -200,17 +190,12 @@ def _convert_settings(settings: ModelSettings, *, is_shared: bool, has_own_outpu
 
 def _read_languages(files: SourceFiles, options: ConversionOptions, languages: list[str]) -> tuple[str, str]:
     """Return the language codes of both sides; empty for a side that is unknown or a choice of the caller."""
-    names = files.read_json_object(TOKENIZER_FILE) if TOKENIZER_FILE in files else {}
-    source, target = (value if isinstance(value := names.get(name), str) else "" for name in ("source_lang", "target_lang"))
-    if options.target_language is not None and len(languages) > 1 and options.target_language not in languages:
-        raise BundleError(
-            f"{files.folder}: has no token for the target language {options.target_language!r}; its languages are "
-            f"{', '.join(languages[:20])}{', …' if len(languages) > 20 else ''}",
-            code="conversion-unsupported",
-        )
-    if len(languages) > 1 and target not in languages:  # a group of languages, such as `roa`
-        target = ""
-    return options.source_language or source, options.target_language or target
+    names = files.find_json_object(TOKENIZER_FILE)
+    target = names.get("target_lang")
+    if len(languages) > 1:
+        check_language(files.folder, "target", options.target_language or "", languages)
+        target = target if target in languages else ""  # not a group of languages, such as `roa`
+    return options.choose_languages(names.get("source_lang"), target)
 
 
 def _build_weights(

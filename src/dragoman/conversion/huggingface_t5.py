@@ -32,7 +32,7 @@ from dragoman.conversion.original_tokenizer import (
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, list_stated_texts, read_token_table
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
 from dragoman.conversion.tokenizer_json import (
     build_sentencepiece_model,
     check_charsmap,
@@ -74,7 +74,7 @@ PROJECTIONS = {"q": "query", "k": "key", "v": "value", "o": "output"}
 
 def detect(files: SourceFiles) -> bool:
     """Return whether a folder holds a model of T5's family."""
-    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") in MODEL_TYPES
+    return files.model_type in MODEL_TYPES
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -84,7 +84,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    settings = files.read_settings(CONFIG_FILE)
     settings.require("is_encoder_decoder", True, True)
     table, model, rules, unknown = _read_tokens(files, settings)
     order = _build_order(settings, table, unknown)
@@ -92,45 +92,34 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     check_token_ids(vocabulary, order, _open_original_tokenizer(files, settings), files.folder)
     languages = list_languages(LANGUAGE_TOKEN, vocabulary)
     has_languages = len(languages) > 1
-    source_language, target_language = options.source_language or "", options.target_language or ""
+    chosen_languages = options.choose_languages()
     weights, is_tied = _build_weights(files, settings, order)
     num_positions = settings.integer("n_positions", 512)
-    document = {
-        "name": options.name,
-        "task": {"source_language": source_language, "target_language": target_language},
-        "tokenizer": {
-            "joint": True,
-            "vocab_size": len(order),
-            "byte_fallback": False,
-            **({"language_token": LANGUAGE_TOKEN} if has_languages else {}),
-            "source_prefix": "" if has_languages else _find_prefix(settings, source_language, target_language),
-        },
-        "model": _convert_settings(settings, is_tied=is_tied),
-        "decoding": {
-            **convert_generation_options(files, settings, order),
-            "max_source_tokens": num_positions,
-            "max_extra_tokens": num_positions,
-        },
-    }
-    return ConvertedModel(
-        recipe=build_recipe(document, settings.path),
-        tokenizer=PairTokenizer(vocabulary, vocabulary, append_source_eos=True),
-        weights=weights,
-        origin=ModelOrigin(
+    language_token = {"language_token": LANGUAGE_TOKEN}
+    return build_model(
+        ModelOrigin(
             format=NAME,
             name=options.name,
             license=read_license(files),
-            source_languages=[source_language] if source_language else None,
-            target_languages=languages if has_languages else [target_language] if target_language else None,
+            target_languages=languages if has_languages else None,
         ),
+        settings.path,
+        chosen_languages,
+        {
+            "tokenizer": language_token if has_languages else {"source_prefix": _find_prefix(settings, *chosen_languages)},
+            "model": _convert_settings(settings, is_tied=is_tied),
+            "decoding": convert_generation_options(files, settings, order)
+            | {"max_source_tokens": num_positions, "max_extra_tokens": num_positions},
+        },
+        PairTokenizer(vocabulary, vocabulary, append_source_eos=True),
+        weights,
         notes=describe_padding(order, num_made_up=table.num_made_up_rows),
     )
 
 
 def _has_bytes(files: SourceFiles, settings: ModelSettings) -> bool:
     """Return whether the pieces are bytes."""
-    names = files.read_json_object(TOKENIZER_FILE) if TOKENIZER_FILE in files else {}
-    return BYTE_TOKENIZER in (names.get("tokenizer_class"), settings.get("tokenizer_class"))
+    return BYTE_TOKENIZER in (files.find_json_object(TOKENIZER_FILE).get("tokenizer_class"), settings.get("tokenizer_class"))
 
 
 def _read_tokens(files: SourceFiles, settings: ModelSettings) -> tuple[TokenTable, bytes, SplitRules, int]:
@@ -187,8 +176,7 @@ def _read_tokens(files: SourceFiles, settings: ModelSettings) -> tuple[TokenTabl
 
 def _list_extra_ids(files: SourceFiles, count: int, num_pieces: int, vocab_size: int) -> dict[str, int]:
     """Return the ids of T5's tokens for gaps, if no file states them and the embedding has rows for them."""
-    settings = ModelSettings(files.read_json_object(TOKENIZER_FILE) if TOKENIZER_FILE in files else {}, files.folder)
-    count = settings.integer("extra_ids", count)
+    count = files.find_settings(TOKENIZER_FILE).integer("extra_ids", count)
     if num_pieces + count > vocab_size or any(text.startswith("<extra_id_") for text in list_stated_texts(files)):
         return {}
     indices = range(count) if count == NUM_EXTRA_BYTE_IDS else reversed(range(count))

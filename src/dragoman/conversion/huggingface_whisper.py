@@ -22,8 +22,8 @@ from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import ACTIVATIONS, build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, read_token_table
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, check_special_ids, read_token_table
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.byte_level_bpe import ByteLevelBpeScheme
@@ -55,7 +55,7 @@ DEFAULT_MAX_INITIAL_TIMESTAMP = 50
 
 def detect(files: SourceFiles) -> bool:
     """Return whether a folder holds a Whisper model."""
-    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") == "whisper"
+    return files.model_type == "whisper"
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -65,45 +65,36 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    settings = files.read_settings(CONFIG_FILE)
     settings.require("tie_word_embeddings", True, True)
     _check_features(files, settings)
     table, scheme = _read_tokens(files, settings)
     ids = {piece: index for index, piece in reversed(list(enumerate(table.pieces)))}
-    order = _build_order(files, settings, table, ids)
+    order = _build_order(settings, table, ids)
     speech = _read_speech_tokens(files, settings, order, ids)
     weights = _build_weights(files, settings, order)
     tokenizer = TokenListTokenizer(
         scheme, order.pieces[len(SPECIAL_IDS) :], added=table.reorder(order, "tokenizers").added, name=str(files.folder)
     )
-    recipe = build_recipe(
+    languages = list(speech.languages) or None
+    origin = ModelOrigin(
+        format=NAME,
+        name=options.name,
+        license=read_license(files),
+        source_languages=languages,
+        target_languages=languages,
+    )
+    return build_model(
+        origin,
+        settings.path,
+        ("", ""),
         {
-            "name": options.name,
             "task": {"kind": "transcription"},
-            "tokenizer": {
-                "model_type": "byte-level-bpe",
-                "joint": True,
-                "vocab_size": len(order),
-                "byte_fallback": False,
-                "normalization": "identity",
-            },
             "model": _describe_model(settings),
             "decoding": convert_generation_options(files, settings, order, allowed=OWN_OPTIONS),
         },
-        settings.path,
-    )
-    languages = list(speech.languages) or None
-    return ConvertedModel(
-        recipe=recipe,
-        tokenizer=PairTokenizer(tokenizer, tokenizer, append_source_eos=False),
-        weights=weights,
-        origin=ModelOrigin(
-            format=NAME,
-            name=options.name,
-            license=read_license(files),
-            source_languages=languages,
-            target_languages=languages,
-        ),
+        PairTokenizer(tokenizer, tokenizer, append_source_eos=False),
+        weights,
         speech=speech,
     )
 
@@ -111,7 +102,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
 def _check_features(files: SourceFiles, settings: ModelSettings) -> None:
     """Raise BundleError for a spectrogram with other windows than the published models have."""
     for name in FEATURE_FILES:
-        document: Any = files.read_json_object(name) if name in files else {}
+        document = files.find_json_object(name)
         values = document.get("feature_extractor", document)
         features = ModelSettings(values if isinstance(values, dict) else {}, files.folder / name)
         for key, value in {**FEATURE_SETTINGS, "feature_size": settings.integer("num_mel_bins", 80)}.items():
@@ -139,11 +130,9 @@ def _read_tokens(files: SourceFiles, settings: ModelSettings) -> tuple[TokenTabl
     return table, scheme
 
 
-def _build_order(files: SourceFiles, settings: ModelSettings, table: TokenTable, ids: Mapping[str, int]) -> VocabularyOrder:
+def _build_order(settings: ModelSettings, table: TokenTable, ids: Mapping[str, int]) -> VocabularyOrder:
     """Return the order of the vocabulary, which has neither padding nor an unknown token."""
-    for name, token in {"eos_token_id": END, "decoder_start_token_id": START}.items():
-        if ids.get(token) != settings.integer(name):
-            raise damaged(settings.path, f"{name} = {settings[name]}, but {token} has the id {ids.get(token)}")
+    check_special_ids(settings, ids, {"eos_token_id": END, "decoder_start_token_id": START})
     return VocabularyOrder.build(table.pieces, padding=None, unknown=None, begin=ids[START], end=ids[END])
 
 

@@ -18,14 +18,15 @@ from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import CheckpointContent, read_checkpoint
 from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, is_state_dict
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
+from dragoman.conversion.text_tokenizers import read_codes_file
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.characters import CharacterScheme
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
-from dragoman.data.tokenization.subword_nmt import CONTINUATION, SubwordNmtScheme, parse_codes
+from dragoman.data.tokenization.subword_nmt import CONTINUATION, SubwordNmtScheme
 from dragoman.data.tokenization.token_list import TokenListTokenizer, TokenScheme
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.data.tokenization.words import WordScheme
@@ -106,45 +107,27 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     source_order, target_order = (_read_vocabulary(files, name, data) for name in (SOURCE_VOCABULARY, TARGET_VOCABULARY))
     tensors = _read_tensors(files)
     section = _convert_settings(model, tensors)
-    tie_embeddings, weights = _build_weights(tensors, section, source_order, target_order)
+    tie_embeddings, weights = _build_weights(tensors, section, (source_order, target_order))
     segmenters = [_find_segmenter(side) for side in sides]
     if len({segmenter.kind for segmenter in segmenters}) > 1:
         raise sides[1].refuse("level", "dragoman has one kind of tokenizer for both sides")
     source = _build_tokenizer(files, sides[0], segmenters[0], source_order)
     is_joint = source_order == target_order and segmenters[0] == segmenters[1]
     target = source if is_joint else _build_tokenizer(files, sides[1], segmenters[1], target_order)
-    languages = [
-        chosen or _get_text(side, "lang") or _get_text(data, name)
-        for chosen, side, name in zip((options.source_language, options.target_language), sides, ("src", "trg"), strict=True)
-    ]
-    document = {
-        "name": options.name,
-        "task": {
-            "source_language": languages[0],
-            "target_language": languages[1],
-            "tokenized": segmenters[0].is_pretokenized,
+    languages = options.choose_languages(
+        *(_get_text(side, "lang") or _get_text(data, name) for side, name in zip(sides, ("src", "trg"), strict=True))
+    )
+    return build_model(
+        ModelOrigin(format=NAME, name=options.name),
+        config.path,
+        languages,
+        {
+            "task": {"tokenized": segmenters[0].is_pretokenized},
+            "model": {**section, "tie_embeddings": tie_embeddings, "output_bias": target_order.has_missing_rows},
+            "decoding": _convert_search(_get_section(config, "testing", is_required=False)),
         },
-        "tokenizer": {
-            "joint": is_joint,
-            "vocab_size": len(source_order),
-            **({} if is_joint else {"target_vocab_size": len(target_order)}),
-            "byte_fallback": False,
-            **({} if segmenters[0].is_sentencepiece else _describe_token_list(segmenters[0].kind, sides[0])),
-        },
-        "model": {**section, "tie_embeddings": tie_embeddings, "output_bias": target_order.has_missing_rows},
-        "decoding": _convert_search(_get_section(config, "testing", is_required=False)),
-    }
-    recipe = build_recipe(document, config.path)
-    return ConvertedModel(
-        recipe=recipe,
-        tokenizer=PairTokenizer(source, target, append_source_eos=True),
-        weights=weights,
-        origin=ModelOrigin(
-            format=NAME,
-            name=options.name,
-            source_languages=[languages[0]] if languages[0] else None,
-            target_languages=[languages[1]] if languages[1] else None,
-        ),
+        PairTokenizer(source, target, append_source_eos=True),
+        weights,
         notes=tuple(_list_notes(sides[0], segmenters[0])),
     )
 
@@ -271,33 +254,19 @@ def _convert_settings(model: ModelSettings, tensors: SourceTensors) -> dict[str,
 def _build_weights(
     tensors: SourceTensors,
     section: Mapping[str, Any],
-    source_order: VocabularyOrder,
-    target_order: VocabularyOrder,
+    orders: tuple[VocabularyOrder, VocabularyOrder],
 ) -> tuple[str, dict[str, TensorStream]]:
     """Return the weights of the bundle, and which matrices are equal, as `model.tie_embeddings` has it."""
     reader = WeightReader(tensors, prefix="", family="JoeyNMT's Transformer")
     encoder = reader.get("src_embed.lut.weight")
     decoder = reader.get("trg_embed.lut.weight")
     output = reader.get("decoder.output_layer.weight")
-    tie_embeddings = "none"
-    if reader.are_equal(decoder, output):
-        is_shared = source_order == target_order and reader.are_equal(encoder, decoder)
-        tie_embeddings = "all" if is_shared else "decoder"
-    weights = {"output": reader.read_vocabulary_matrix(output, target_order)}
-    if tie_embeddings != "all":
-        weights["encoder.embedding.weight"] = reader.read_vocabulary_matrix(encoder, source_order)
-    if tie_embeddings == "none":
-        weights["decoder.embedding.weight"] = reader.read_vocabulary_matrix(decoder, target_order)
+    tie_embeddings, weights = reader.read_vocabulary_matrices(encoder, decoder, output, orders)
     for stack in ("encoder", "decoder"):
         parts = FEED_FORWARD_PARTS | NORMS[stack]
         for attention, name in ATTENTIONS[stack].items():
             parts |= {f"{attention}.{part}": f"{name}.{target}" for part, target in ATTENTION_PARTS.items()}
-        weights |= {
-            f"{stack}.layers.{layer}.{part}.{kind}": reader.read(f"{stack}.layers.{layer}.{source_part}.{kind}")
-            for layer in range(section[f"{stack}_layers"])
-            for source_part, part in parts.items()
-            for kind in ("weight", "bias")
-        }
+        weights |= reader.read_layers(stack, section[f"{stack}_layers"], parts)
         if section["final_norm"]:
             weights |= reader.read_norm(stack)
         reader.skip_sinusoids(f"{stack}.pe.pe", layout="interleaved")
@@ -339,7 +308,7 @@ def _build_tokenizer(files: SourceFiles, side: ModelSettings, segmenter: Segment
     }  # fmt: skip
     scheme = schemes[segmenter.kind]
     if segmenter.file_name:
-        scheme = parse_codes(files.read_text(segmenter.file_name).split("\n"), str(path))
+        scheme = read_codes_file(files, segmenter.file_name)
     return TokenListTokenizer(
         scheme,
         order.pieces[len(SPECIAL_IDS) :],
@@ -347,15 +316,6 @@ def _build_tokenizer(files: SourceFiles, side: ModelSettings, segmenter: Segment
         lowercase=side.boolean("lowercase", False),
         name=str(path),
     )
-
-
-def _describe_token_list(kind: str, side: ModelSettings) -> dict[str, Any]:
-    """Return the keys of the recipe section `tokenizer` for a list of tokens."""
-    return {
-        "model_type": kind,
-        "normalization": "nfkc" if side.boolean("normalize", False) else "identity",
-        "lowercase": side.boolean("lowercase", False),
-    }
 
 
 def _convert_search(testing: ModelSettings) -> dict[str, Any]:

@@ -24,14 +24,14 @@ from dragoman.conversion.marian_yaml import parse_settings, parse_vocabulary
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.npz_file import open_npz
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder, build_recipe
-from dragoman.conversion.text_tokenizers import build_pair_tokenizer, describe_text, describe_tokenizer, find_segmenters
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder, build_model, check_language
+from dragoman.conversion.text_tokenizers import build_pair_tokenizer, describe_text, find_segmenters
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece_proto import CONTROL, UNKNOWN, read_pieces
-from dragoman.errors import BundleError, DataError
+from dragoman.errors import DataError
 from dragoman.io.int8_tensors import INPUT_STEP_SUFFIX, STEP_SUFFIX
 from dragoman.io.safetensors import TensorStream, is_floating_point
 from dragoman.shortlist import Shortlist, compute_vocabulary_digest
@@ -142,42 +142,29 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     # A list of tokens reads the token of a language as a word of the text.
     is_multilingual = len(languages) > 1 and isinstance(tokenizer.source, PieceVocabulary) and tokenizer.shares_vocabulary
     stated = _read_languages(files, model_file)
-    source_language = options.source_language or (stated[0][0] if len(stated[0]) == 1 else "")
-    target_language = options.target_language or (stated[1][0] if len(stated[1]) == 1 else "")
-    if is_multilingual and target_language not in languages:
-        if options.target_language:
-            raise BundleError(
-                f"{files.folder}: has no token for the target language {target_language!r:.40}; its languages are "
-                f"{', '.join(languages[:20])}{', …' if len(languages) > 20 else ''}",
-                code="conversion-unsupported",
-            )
-        target_language = ""
-    num_positions = model_section.get("max_positions")
-    document = {
-        "name": options.name,
-        "task": {
-            "source_language": source_language,
-            "target_language": target_language,
-            "tokenized": "model_type" in describe_tokenizer(tokenizer),
+    source_language, target_language = options.choose_languages(*(side[0] if len(side) == 1 else "" for side in stated))
+    if is_multilingual:
+        check_language(files.folder, "target", options.target_language or "", languages)
+        target_language = target_language if target_language in languages else ""
+    origin = ModelOrigin(
+        format=BINARY_NAME if has_binary else NAME,
+        name=options.name,
+        license=_read_license(files),
+        source_languages=None if options.source_language else stated[0] or None,
+        target_languages=languages if is_multilingual else None if target_language else stated[1] or None,
+    )
+    return build_model(
+        origin,
+        path,
+        (source_language, target_language),
+        {
+            "tokenizer": {"language_token": LANGUAGE_TOKEN} if is_multilingual else {},
+            "model": model_section,
+            "decoding": _convert_search(decoder, model_section.get("max_positions"), is_greedy=has_binary),
         },
-        "tokenizer": describe_tokenizer(tokenizer) | ({"language_token": LANGUAGE_TOKEN} if is_multilingual else {}),
-        "model": model_section,
-        "decoding": _convert_search(decoder, num_positions, is_greedy=has_binary),
-    }
-    recipe = build_recipe(document, path)
-    has_codes = segmenters[0] in CODES
-    return ConvertedModel(
-        recipe=recipe,
-        tokenizer=tokenizer,
-        weights=weights,
-        origin=ModelOrigin(
-            format=BINARY_NAME if has_binary else NAME,
-            name=options.name,
-            license=_read_license(files),
-            source_languages=[options.source_language] if options.source_language else stated[0] or None,
-            target_languages=languages if is_multilingual else [target_language] if target_language else stated[1] or None,
-        ),
-        notes=(*(() if decoder or has_binary else (SEARCH_NOTE,)), *describe_text(tokenizer, has_codes)),
+        tokenizer,
+        weights,
+        notes=(*(() if decoder or has_binary else (SEARCH_NOTE,)), *describe_text(tokenizer, segmenters[0] in CODES)),
         shortlist=_read_shortlist(files, decoder, orders, tokenizer),
         alignment=None if settings.get("transformer-guided-alignment-layer") != "last" else AlignmentHead(-1, 0),
     )

@@ -120,6 +120,12 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         for side in ("src", "tgt")
     )
     transforms = list_transforms(settings)
+    segmenters, has_codes = choose_segmenters(
+        files,
+        transforms,
+        dict.fromkeys(TOKENIZER_TRANSFORMS, settings),
+        shares_vocabulary=settings.boolean("share_vocab", False),
+    )
     model = OpenNmtModel(
         settings=settings,
         tensors=_read_tensors(checkpoint, files, path),
@@ -135,12 +141,8 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         shares_output=settings.boolean("share_decoder_embeddings", False),
         dropout=read_rate(settings, "dropout", 0.3),
         attention_dropout=read_rate(settings, "attention_dropout", 0.1),
-        segmenters=choose_segmenters(
-            files,
-            transforms,
-            dict.fromkeys(TOKENIZER_TRANSFORMS, settings),
-            shares_vocabulary=settings.boolean("share_vocab", False),
-        ),
+        segmenters=segmenters,
+        has_codes=has_codes,
         transforms=transforms,
         length_penalty="power" if is_version_3 else "none",
     )

@@ -15,16 +15,10 @@ import numpy as np
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.mapped_arrays import Array, damaged
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
+from dragoman.conversion.text_tokenizers import build_pair_tokenizer, find_segmenter
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
-from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
-from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
-from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, parse_codes
-from dragoman.data.tokenization.token_list import TokenListTokenizer
-from dragoman.data.tokenization.vocabulary import TextTokenizer
-from dragoman.errors import DataError
 from dragoman.io.safetensors import TensorStream
 
 SPECIAL_TOKENS = {"pad_token": "<blank>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
@@ -45,9 +39,8 @@ TRAINING_TRANSFORMS = frozenset(
 """Transforms of training text, which no translation needs."""
 TOKENIZER_TRANSFORMS = ("sentencepiece", "bpe", "onmt_tokenize")
 FOREIGN_TOKENIZERS = ("huggingface_tokenize",)
-SEGMENTER_PATTERNS = {"sentencepiece": r".+\.model", "bpe": r"(.*[._-])?(bpe)?codes?([._-].{1,40})?"}
-"""Names of files that split text, if the options name none."""
-SIDE_NAMES = {"source": ("src", "source"), "target": ("tgt", "trg", "target")}
+SIDE_NAMES = ("src", "source"), ("tgt", "trg", "target")
+"""Marks of the files of each side, if there are several."""
 LANGUAGES_NOTE = "The model does not state its languages; give --source-language and --target-language to record them."
 PIECES_NOTE = "The folder has no codes and no SentencePiece model, so the text must hold the tokens of the vocabulary."
 
@@ -72,7 +65,8 @@ class OpenNmtModel:
         shares_embeddings: encoder and decoder have one matrix
         shares_output: the output matrix is the decoder's embedding
         dropout, attention_dropout: rates of the training
-        segmenters: files that split the text of both sides
+        segmenters: files that split the text of source and target; None if the text holds its pieces
+        has_codes: the files are codes of subword-nmt, and not SentencePiece models
         transforms: names of the text transforms of the training
         length_penalty: default of the toolkit's search
     """
@@ -91,30 +85,12 @@ class OpenNmtModel:
     shares_output: bool
     dropout: float
     attention_dropout: float
-    segmenters: Segmenters
+    segmenters: tuple[str | None, str | None]
+    has_codes: bool
     transforms: Sequence[str]
     length_penalty: str
     position_shift: int = 0
     scales_learned: bool = False
-
-
-@dataclass(frozen=True)
-class Segmenters:
-    """Files that split text: SentencePiece models or codes of subword-nmt.
-
-    Attributes:
-        kind: sentencepiece, bpe, or none if the text holds its pieces
-        source, target: names of the files
-    """
-
-    kind: str
-    source: str = ""
-    target: str = ""
-
-    @property
-    def is_sentencepiece(self) -> bool:
-        """Return whether the files are SentencePiece models."""
-        return self.kind == "sentencepiece"
 
 
 def convert_model(files: SourceFiles, options: ConversionOptions, model: OpenNmtModel, *, format_name: str) -> ConvertedModel:
@@ -129,47 +105,37 @@ def convert_model(files: SourceFiles, options: ConversionOptions, model: OpenNmt
     source_order, target_order = (_build_order(model, tokens) for tokens in model.tokens)
     if target_order.rows[2] is None or target_order.rows[3] is None:
         raise damaged(model.settings.path, "the target vocabulary has no begin or no end token")
-    tie_embeddings, weights = _build_weights(model, source_order, target_order)
-    segmenters = model.segmenters
-    is_joint = source_order == target_order and segmenters.source == segmenters.target
-    source = _build_tokenizer(files, segmenters.kind, segmenters.source, source_order)
-    target = source if is_joint else _build_tokenizer(files, segmenters.kind, segmenters.target, target_order)
-    is_sentencepiece = segmenters.is_sentencepiece
-    source_language, target_language = options.source_language or "", options.target_language or ""
-    document = {
-        "name": options.name,
-        "task": {
-            "source_language": source_language, "target_language": target_language, "tokenized": not is_sentencepiece,
+    orders = source_order, target_order
+    tie_embeddings, weights = _build_weights(model, orders)
+    tokenizer = build_pair_tokenizer(
+        files,
+        model.segmenters,
+        orders,
+        append_source_eos=False,
+        codes=model.segmenters if model.has_codes else (),
+        may_hold_pieces=True,
+    )
+    languages = options.choose_languages()
+    return build_model(
+        ModelOrigin(format=format_name, name=options.name),
+        model.settings.path,
+        languages,
+        {
+            "model": _convert_settings(model, tie_embeddings, weights),
+            "decoding": {"beam_size": 5, "length_penalty": model.length_penalty, "alpha": 1.0, "early_stopping": "best"},
         },
-        "tokenizer": {
-            **({} if is_sentencepiece else {"model_type": "subword-nmt", "normalization": "identity"}),
-            "joint": is_joint,
-            "vocab_size": len(source_order),
-            **({} if is_joint else {"target_vocab_size": len(target_order)}),
-            "byte_fallback": False,
-        },
-        "model": _convert_settings(model, tie_embeddings, weights),
-        "decoding": {"beam_size": 5, "length_penalty": model.length_penalty, "alpha": 1.0, "early_stopping": "best"},
-    }  # fmt: skip
-    recipe = build_recipe(document, model.settings.path)
-    return ConvertedModel(
-        recipe=recipe,
-        tokenizer=PairTokenizer(source, target, append_source_eos=False),
-        weights=weights,
-        origin=ModelOrigin(
-            format=format_name,
-            name=options.name,
-            source_languages=[source_language] if source_language else None,
-            target_languages=[target_language] if target_language else None,
-        ),
-        notes=tuple(_list_notes(model, has_languages=bool(source_language and target_language))),
+        tokenizer,
+        weights,
+        notes=tuple(_list_notes(model, has_languages=all(languages))),
     )
 
 
 def choose_segmenters(
     files: SourceFiles, transforms: Sequence[str], options: Mapping[str, ModelSettings], *, shares_vocabulary: bool
-) -> Segmenters:
-    """Return the tokenizer among the transforms, or else the files of the folder that look like one.
+) -> tuple[tuple[str | None, str | None], bool]:
+    """Return the files of the tokenizer among the transforms, or else those of the folder that look like one.
+
+    They split the text of source and target, and are codes of subword-nmt if the second value is true.
 
     Args:
         files: files of the model
@@ -183,7 +149,9 @@ def choose_segmenters(
     """
     names = [name for name in transforms if name in (*TOKENIZER_TRANSFORMS, *FOREIGN_TOKENIZERS)]
     if not names:
-        return _find_segmenters(files)
+        advice = "name them like src.model and tgt.model"
+        source, target = (find_segmenter(files, marks, advice) for marks in SIDE_NAMES)
+        return (source, target), source is not None and not source.endswith(".model")
     settings = options.get(names[0], ModelSettings({}, files.folder))
     if len(names) > 1 or names[0] in FOREIGN_TOKENIZERS:
         raise ModelSettings({"transforms": names}, settings.path).refuse(
@@ -201,30 +169,12 @@ def choose_segmenters(
             raise settings.refuse("src_subword_type", "dragoman has SentencePiece models for both sides")
         kind = next(iter(kinds))
     if kind == "none":
-        return Segmenters("none")
+        return (None, None), False
     paths = [settings.get(f"{side}_subword_model") for side in ("src", "tgt")]
     paths[1] = paths[0] if shares_vocabulary or not paths[1] else paths[1]
     file_names = [re.split(r"[/\\]", path)[-1] if isinstance(path, str) else "" for path in paths]
-    return Segmenters(kind, *(files.path(name).name for name in file_names))
-
-
-def _find_segmenters(files: SourceFiles) -> Segmenters:
-    """Return the files of a folder that split text. Raise DataError if several may be meant."""
-    for kind, pattern in SEGMENTER_PATTERNS.items():
-        names = sorted(name for name in files.names if re.fullmatch(pattern, name))
-        if len(names) == 1:
-            return Segmenters(kind, names[0], names[0])
-        if names:
-            parts = {name: set(re.split(r"[._-]", name)) for name in names}
-            sides = [[name for name in names if parts[name] & set(marks)] for marks in SIDE_NAMES.values()]
-            if [len(side) for side in sides] != [1, 1]:
-                raise DataError(
-                    f"{files.folder}: several files may split the text ({', '.join(names)[:120]}); leave one, or name them "
-                    "like src.model and tgt.model",
-                    code="source-damaged",
-                )
-            return Segmenters(kind, sides[0][0], sides[1][0])
-    return Segmenters("none")
+    source, target = (files.path(name).name for name in file_names)
+    return (source, target), kind == "bpe"
 
 
 def list_transforms(settings: ModelSettings) -> list[str]:
@@ -265,16 +215,6 @@ def _build_order(model: OpenNmtModel, tokens: Sequence[str]) -> VocabularyOrder:
     )
 
 
-def _build_tokenizer(files: SourceFiles, kind: str, file_name: str, order: VocabularyOrder) -> TextTokenizer:
-    """Return the tokenizer of one side."""
-    if kind == "sentencepiece":
-        return PieceVocabulary(files.read_bytes(file_name), order.pieces, name=str(files.folder / file_name))
-    scheme = SubwordNmtScheme(None)
-    if kind == "bpe":
-        scheme = parse_codes(files.read_text(file_name).split("\n"), str(files.path(file_name)))
-    return TokenListTokenizer(scheme, order.pieces[len(SPECIAL_IDS) :], name=str(files.folder / file_name))
-
-
 def _convert_settings(model: OpenNmtModel, tie_embeddings: str, weights: Mapping[str, TensorStream]) -> dict[str, Any]:
     """Return the recipe section `model`."""
     layout = LAYOUTS[model.position_encoding]
@@ -310,25 +250,15 @@ def _convert_settings(model: OpenNmtModel, tie_embeddings: str, weights: Mapping
     }
 
 
-def _build_weights(
-    model: OpenNmtModel, source_order: VocabularyOrder, target_order: VocabularyOrder
-) -> tuple[str, dict[str, TensorStream]]:
+def _build_weights(model: OpenNmtModel, orders: tuple[VocabularyOrder, VocabularyOrder]) -> tuple[str, dict[str, TensorStream]]:
     """Return the weights of the bundle, and which matrices are equal, as `model.tie_embeddings` has it."""
     reader = WeightReader(model.tensors, prefix="", family="OpenNMT's Transformer")
     source_name, target_name = "src_emb.embeddings.weight", "tgt_emb.embeddings.weight"
     encoder = reader.get(source_name)
     decoder = reader.get(target_name, *([source_name] if model.shares_embeddings else []))
     output = reader.get("generator.weight", *([target_name, source_name] if model.shares_output else []))
-    tie_embeddings = "none"
-    if reader.are_equal(decoder, output):
-        is_shared = source_order == target_order and reader.are_equal(encoder, decoder)
-        tie_embeddings = "all" if is_shared else "decoder"
-    weights = {"output": reader.read_vocabulary_matrix(output, target_order)}
-    if tie_embeddings != "all":
-        weights["encoder.embedding.weight"] = reader.read_vocabulary_matrix(encoder, source_order)
-    if tie_embeddings == "none":
-        weights["decoder.embedding.weight"] = reader.read_vocabulary_matrix(decoder, target_order)
-    weights["output_bias"] = _build_output_bias(reader, target_order, output.dtype)
+    tie_embeddings, weights = reader.read_vocabulary_matrices(encoder, decoder, output, orders)
+    weights["output_bias"] = _build_output_bias(reader, orders[1], output.dtype)
     has_bias = any(re.search(r"_attn\..*\.bias$", name) for name in model.tensors)
     for stack, num_layers in zip(("encoder", "decoder"), model.layers, strict=True):
         weights |= _build_layers(reader, stack, num_layers, has_attention_bias=has_bias)
@@ -348,7 +278,7 @@ def _build_output_bias(reader: WeightReader, order: VocabularyOrder, dtype: np.d
     if name not in reader.tensors:
         return reader.builder.output_bias(None, order, dtype)
     bias = reader.get(name)
-    if bias.shape != (1 + max(row for row in order.rows if row is not None),):
+    if bias.shape != (order.num_source_rows,):
         raise damaged(reader.tensors.location, f"{name} has the shape {tuple(bias.shape)}, not one value for each token")
     return reader.builder.output_bias(bias, order, dtype)
 
@@ -393,7 +323,7 @@ def _list_notes(model: OpenNmtModel, *, has_languages: bool) -> list[str]:
     """Return the differences to the source, one sentence each."""
     rule = "no length penalty" if model.length_penalty == "none" else "scores divided by the length"
     notes = [f"The model states no search options, so the toolkit's defaults are set: a beam of 5, and {rule}."]
-    if not model.segmenters.source:
+    if model.segmenters[0] is None:
         notes.append(PIECES_NOTE)
     others = [name for name in model.transforms if name not in (*TRAINING_TRANSFORMS, *TOKENIZER_TRANSFORMS)]
     if others:

@@ -147,6 +147,23 @@ class SourceFiles:
             raise damaged(self.folder / name, "is not a JSON object")
         return document
 
+    def find_json_object(self, name: str) -> dict[str, Any]:
+        """Return the JSON object in a file; an empty one without the file."""
+        return self.read_json_object(name) if name in self else {}
+
+    def read_settings(self, name: str) -> ModelSettings:
+        """Return the settings in a JSON file. Raise DataError if it is missing or damaged."""
+        return ModelSettings(self.read_json_object(name), self.folder / name)
+
+    def find_settings(self, name: str) -> ModelSettings:
+        """Return the settings in a JSON file; none without the file."""
+        return ModelSettings(self.find_json_object(name), self.folder / name)
+
+    @property
+    def model_type(self) -> object:
+        """Name of the architecture in the `config.json` of Hugging Face; None without one."""
+        return self.find_json_object(SETTINGS_FILE).get("model_type")
+
     def open_tensors(self) -> SourceTensors:
         """Return the tensors of `model.safetensors` or `pytorch_model.bin`, in one file or in the files of an index.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dragoman.conversion.mapped_arrays import damaged
@@ -22,6 +23,8 @@ ADDED_TOKENS_JSON, SPECIAL_TOKENS_MAP = "added_tokens.json", "special_tokens_map
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Settings of a tokenizer that name one special token each, in the order in which `transformers` adds them."""
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
+FAIRSEQ_SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
+"""Special tokens of BART, FSMT, M2M-100, NLLB and mBART, by the setting of `config.json` with their id."""
 FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 
 
@@ -104,6 +107,34 @@ def read_token_table(
     return TokenTable(names, tuple(added), num_rows - end, end - num_named)
 
 
+def build_fairseq_order(settings: ModelSettings, table: TokenTable, location: Path) -> VocabularyOrder:
+    """Return the order of a vocabulary with fairseq's special tokens.
+
+    Raises DataError if their ids are others than those of config.json, or if `location` has no unknown token.
+    """
+    ids = {piece: index for index, piece in reversed(list(enumerate(table.pieces)))}
+    check_special_ids(settings, ids)
+    if "<unk>" not in ids:
+        raise damaged(location, "has no token <unk>")
+    return VocabularyOrder.build(
+        table.pieces,
+        padding=ids["<pad>"],
+        unknown=ids["<unk>"],
+        begin=ids["<s>"],
+        end=ids["</s>"],
+        num_padding_rows=table.num_padding_rows,
+    )
+
+
+def check_special_ids(
+    settings: ModelSettings, ids: Mapping[str, int], tokens: Mapping[str, str] = FAIRSEQ_SPECIAL_TOKENS
+) -> None:
+    """Raise DataError if a special token has another id than config.json states. tokens: token of each setting"""
+    for name, token in tokens.items():
+        if ids.get(token) != settings.integer(name):
+            raise damaged(settings.path, f"{name} = {settings[name]}, but {token} has the id {ids.get(token)!r:.40}")
+
+
 def list_stated_texts(files: SourceFiles) -> set[str]:
     """Return the texts of the added tokens whose ids the files state."""
     return {token.text for _, token in _iter_stated(files)}
@@ -121,7 +152,7 @@ def _read_added_tokens(
     """Return the added tokens by id. Raise DataError if a file is damaged or two files state different ids."""
     special = list(always_special)
     for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP):
-        special += [text for text in _iter_special_tokens(_read_settings(files, name)) if text not in special]
+        special += [text for text in _iter_special_tokens(files.find_settings(name)) if text not in special]
     tokens: dict[str, AddedToken] = {}
     for name, token in _iter_stated(files):
         if is_second and (token.text in ids or token.id >= num_rows):
@@ -144,10 +175,6 @@ def _read_added_tokens(
     return sorted(tokens.values(), key=lambda token: token.id)
 
 
-def _read_settings(files: SourceFiles, name: str) -> ModelSettings:
-    return ModelSettings(files.read_json_object(name) if name in files else {}, files.folder / name)
-
-
 def _iter_special_tokens(settings: ModelSettings) -> Iterator[str]:
     """Yield the special tokens that a file names: texts, or objects with a text."""
     lists = [value for name in TOKEN_LISTS if isinstance(value := settings.get(name), list)]
@@ -159,20 +186,19 @@ def _iter_special_tokens(settings: ModelSettings) -> Iterator[str]:
 
 def _iter_stated(files: SourceFiles) -> Iterator[tuple[str, AddedToken]]:
     """Yield the added tokens with an id, and the name of the file that states each. Raise DataError for a damaged entry."""
-    document = files.read_json_object(TOKENIZER_JSON) if TOKENIZER_JSON in files else {}
-    added = document.get("added_tokens") or []
+    added = files.find_json_object(TOKENIZER_JSON).get("added_tokens") or []
     if not isinstance(added, list):
         raise damaged(files.folder / TOKENIZER_JSON, "its added_tokens is not a list")
     for entry in added:
         yield TOKENIZER_JSON, _parse_entry(files, TOKENIZER_JSON, entry)
-    entries = _read_settings(files, TOKENIZER_CONFIG).get("added_tokens_decoder") or {}
+    entries = files.find_settings(TOKENIZER_CONFIG).get("added_tokens_decoder") or {}
     if not isinstance(entries, dict):
         raise damaged(files.folder / TOKENIZER_CONFIG, "its added_tokens_decoder is not an object")
     for index, entry in entries.items():
         if isinstance(entry, dict) and index.isascii() and index.isdigit() and len(index) < 10:
             entry = {**entry, "id": int(index)}
         yield TOKENIZER_CONFIG, _parse_entry(files, TOKENIZER_CONFIG, entry)
-    for text, index in (files.read_json_object(ADDED_TOKENS_JSON) if ADDED_TOKENS_JSON in files else {}).items():
+    for text, index in files.find_json_object(ADDED_TOKENS_JSON).items():
         yield ADDED_TOKENS_JSON, _parse_entry(files, ADDED_TOKENS_JSON, {"content": text, "id": index, "normalized": True})
 
 

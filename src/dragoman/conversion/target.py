@@ -7,7 +7,7 @@ weight is in memory as a whole: each is written part by part from the mapped sou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,8 @@ from dragoman.config import Recipe, make_recipe
 from dragoman.conversion.mapped_arrays import Array, damaged
 from dragoman.conversion.vocabulary_order import UNREACHABLE_LOGIT, VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.errors import RecipeError
+from dragoman.data.tokenization.token_list import TokenListTokenizer
+from dragoman.errors import BundleError, RecipeError
 from dragoman.io.bfloat16 import cast, widen
 from dragoman.io.safetensors import TensorStream, is_floating_point
 from dragoman.shortlist import Shortlist
@@ -56,6 +57,11 @@ class ConversionOptions:
     source_language: str | None = None
     target_language: str | None = None
 
+    def choose_languages(self, source: object = "", target: object = "") -> tuple[str, str]:
+        """Return the languages of both sides: those of the caller, else those that a source states; empty for neither."""
+        stated = [language if isinstance(language, str) else "" for language in (source, target)]
+        return self.source_language or stated[0], self.target_language or stated[1]
+
 
 @dataclass(frozen=True)
 class ConvertedModel:
@@ -67,9 +73,9 @@ class ConvertedModel:
         weights: a stream for each name of `dragoman.bundle.collect_weights`, and the steps of int8 matrices
         origin: format, name, license and languages of the source
         notes: differences to the source, one sentence each
-    shortlist: likely target tokens of each source token; None without one
-    alignment: head that was trained to align words; None if the source names none
-    speech: tokens that direct the transcription of speech; None for other models
+        shortlist: likely target tokens of each source token; None without one
+        alignment: head that was trained to align words; None if the source names none
+        speech: tokens that direct the transcription of speech; None for other models
     """
 
     recipe: Recipe
@@ -82,22 +88,76 @@ class ConvertedModel:
     speech: SpeechTokens | None = None
 
 
-def build_recipe(document: Mapping[str, Any], path: Path) -> Recipe:
-    """Return the recipe of a converted model.
+def build_model(
+    origin: ModelOrigin,
+    path: Path,
+    languages: tuple[str, str],
+    sections: Mapping[str, Mapping[str, Any]],
+    tokenizer: PairTokenizer,
+    weights: Mapping[str, TensorStream],
+    **properties: Any,
+) -> ConvertedModel:
+    """Return the model in the terms of a bundle.
 
     Args:
-        document: sections of the recipe
+        origin: format, name and license of the source; its languages, if they are others than `languages`
         path: file of the source that has the settings, which an error names
+        languages: languages of source and target; empty for one that is unknown
+        sections: recipe sections `model` and `decoding`, and further keys of `task` and `tokenizer`
+        tokenizer: tokenizers of both sides
+        weights: a stream for each weight of the bundle
+        properties: other attributes of `ConvertedModel`
 
     Raises:
-        BundleError: no model can have these settings.
+        DataError: no model can have these settings.
     """
-    model = document["model"]
+    model, described = sections["model"], describe_tokenizer(tokenizer)
+    stated = {"source_language": languages[0], "target_language": languages[1]}
+    tokenized = {"tokenized": True} if described.get("model_type") == "subword-nmt" else {}
     limits = {"max_length": min(256, model["max_positions"])} if model.get("position_encoding") == "learned" else {}
+    document = {
+        "name": origin.name,
+        "task": {**stated, **tokenized, **sections.get("task", {})},
+        "tokenizer": {**described, **sections.get("tokenizer", {})},
+        "model": model,
+        "decoding": sections["decoding"],
+    }
     try:
-        return make_recipe({"data": limits, **document})
+        recipe = make_recipe({"data": limits, **document})
     except RecipeError as error:
         raise damaged(path, f"describes a model of impossible settings ({error})") from None
+    source, target = ([language] if language else None for language in languages)
+    origin = replace(
+        origin,
+        source_languages=origin.source_languages or source,
+        target_languages=origin.target_languages or target,
+    )
+    return ConvertedModel(recipe, tokenizer, weights, origin, **properties)
+
+
+def describe_tokenizer(tokenizer: PairTokenizer) -> dict[str, Any]:
+    """Return the recipe section `tokenizer`."""
+    source, is_shared = tokenizer.source, tokenizer.shares_vocabulary
+    kind: dict[str, Any] = {}
+    if isinstance(source, TokenListTokenizer):
+        kind = {"model_type": source.scheme.kind, "normalization": source.normalization, "lowercase": source.lowercase}
+    return kind | {
+        "joint": is_shared,
+        "vocab_size": len(source),
+        **({} if is_shared else {"target_vocab_size": len(tokenizer.target)}),
+        "byte_fallback": False,
+        "prepend_bos": tokenizer.prepend_bos,
+    }
+
+
+def check_language(folder: Path, side: str, language: str, languages: Sequence[str]) -> None:
+    """Raise BundleError if a model of many languages does not have one that is chosen. language: empty for none"""
+    if language and languages and language not in languages:
+        raise BundleError(
+            f"{folder}: has no token for the {side} language {language!r:.40}; its languages are "
+            f"{', '.join(languages[:20])}{', …' if len(languages) > 20 else ''}",
+            code="conversion-unsupported",
+        )
 
 
 class WeightBuilder:
@@ -162,7 +222,7 @@ class WeightBuilder:
 
         Negative infinity, with which a source excludes a token from all outputs, becomes `UNREACHABLE_LOGIT` too.
         """
-        bias = np.zeros(max(row for row in order.rows if row is not None) + 1, dtype) if tensor is None else tensor
+        bias = np.zeros(order.num_source_rows - order.num_padding_rows, dtype) if tensor is None else tensor
         if is_floating_point(bias):
             values = widen(bias)
             bias = cast(np.where(values == -np.inf, np.float32(UNREACHABLE_LOGIT), values), bias.dtype)

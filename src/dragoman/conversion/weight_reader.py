@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.mapped_arrays import Array, damaged
 from dragoman.conversion.source_files import SourceTensors
 from dragoman.conversion.target import CHUNK_VALUES, WeightBuilder
@@ -16,6 +16,24 @@ from dragoman.io.bfloat16 import cast, widen
 from dragoman.io.safetensors import TensorStream, is_floating_point
 from dragoman.positions import SINUSOIDS
 
+LAYER_PARTS = {
+    "self_attn.q_proj": "attention.query",
+    "self_attn.k_proj": "attention.key",
+    "self_attn.v_proj": "attention.value",
+    "self_attn.out_proj": "attention.output",
+    "self_attn_layer_norm": "attention_residual.norm",
+    "fc1": "feed_forward.inner",
+    "fc2": "feed_forward.outer",
+    "final_layer_norm": "feed_forward_residual.norm",
+}
+"""Parts of a layer: name in the source → name in dragoman."""
+CROSS_ATTENTION_PARTS = {
+    "encoder_attn.q_proj": "cross_attention.query",
+    "encoder_attn.k_proj": "cross_attention.key",
+    "encoder_attn.v_proj": "cross_attention.value",
+    "encoder_attn.out_proj": "cross_attention.output",
+    "encoder_attn_layer_norm": "cross_attention_residual.norm",
+}
 EMBEDDING = (
     "model.shared.weight", "model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight", "lm_head.weight"
 )  # fmt: skip
@@ -57,12 +75,33 @@ class WeightReader:
             )
         return self.builder.reorder_rows(tensor, order)
 
-    def read_layers(self, stack: str, num_layers: int, *, key_bias: bool = True) -> dict[str, TensorStream]:
+    def read_vocabulary_matrices(
+        self, encoder: Array, decoder: Array, output: Array, orders: tuple[VocabularyOrder, VocabularyOrder]
+    ) -> tuple[str, dict[str, TensorStream]]:
+        """Return which matrices of tokens are equal, as `model.tie_embeddings` has it, and each different one.
+
+        encoder, decoder, output: embeddings of both sides, and the output matrix
+        orders: orders of source and target
+        """
+        tying = "none"
+        if self.are_equal(decoder, output):
+            tying = "all" if orders[0] == orders[1] and self.are_equal(encoder, decoder) else "decoder"
+        weights = {"output": self.read_vocabulary_matrix(output, orders[1])}
+        if tying != "all":
+            weights["encoder.embedding.weight"] = self.read_vocabulary_matrix(encoder, orders[0])
+        if tying == "none":
+            weights["decoder.embedding.weight"] = self.read_vocabulary_matrix(decoder, orders[1])
+        return tying, weights
+
+    def read_layers(
+        self, stack: str, num_layers: int, parts: Mapping[str, str] | None = None, *, key_bias: bool = True
+    ) -> dict[str, TensorStream]:
         """Return the weights of all layers of the encoder or the decoder.
 
+        parts: name of each part in the source → name in dragoman, by default those of fairseq
         key_bias: projections of keys have a bias; without one, it is zero
         """
-        parts = LAYER_PARTS | CROSS_ATTENTION_PARTS if stack == "decoder" else LAYER_PARTS
+        parts = parts or (LAYER_PARTS | CROSS_ATTENTION_PARTS if stack == "decoder" else LAYER_PARTS)
         return {
             f"{stack}.layers.{layer}.{part}.{kind}": self.read(f"{stack}.layers.{layer}.{source_part}.{kind}")
             if key_bias or kind == "weight" or not part.endswith(".key")
