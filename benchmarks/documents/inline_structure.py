@@ -15,6 +15,7 @@ text are what looks like one and is in its human translation as often; those of 
 from __future__ import annotations
 
 import argparse
+import calendar
 import gzip
 import html
 import json
@@ -37,20 +38,6 @@ from dragoman.text.code_check import compare_codes
 from dragoman.text.inline_codes import read_inline
 from dragoman.text.references import count_sign, read_reference, spells_word
 
-MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
 POINTS = {
     "none": (),
     "printf": ("%s", "%d", "%1$s", "%-5.2f", "%ld", "%@"),
@@ -81,6 +68,7 @@ PAIRS = {
     "roles, links": ((":ref:`", " <label>`"), ("`", " <https://example.org>`_"), ("{$START_LINK}", "{$CLOSE_LINK}")),
 }  # fmt: skip
 
+MONTHS = calendar.month_name[1:]
 FIGURES = ("lost", "doubled", "moved", "flagged", "translated")
 NOISE = 0.5
 """Standard deviation of the noise on a weight of the weak bundle, in standard deviations of its tensor."""

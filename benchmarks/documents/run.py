@@ -11,16 +11,15 @@ import os
 import random
 import statistics
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from common.benchmark import Benchmark, with_options
 from common.environments import MissingPeerError, describe_versions, make_environment
-from common.report import open_console, print_end, print_machine, print_section
 from common.results import Ratio, Section, Table
-from common.usage import limit_cores, run_commands
+from common.usage import run_commands
 
 WORDS = [
     "the", "a", "of", "in", "on", "with", "house", "river", "teacher", "window", "garden", "letter", "morning", "green",
@@ -82,15 +81,12 @@ def measure_file(path: Path, pythons: dict[str, Path], rounds: int) -> dict[str,
 
 @click.command()
 @click.option("--quick", is_flag=True, help="One process of each instead of three, and smaller files.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+@with_options("json")
 def main(quick: bool, report: Path | None) -> None:
     """Measure HTML and DOCX files beside argos-translate-files."""
-    started = time.monotonic()
     package_path = Path(__file__).resolve().parent
     work = package_path.parent / "inference" / ".work" / "documents"
-    work.mkdir(parents=True, exist_ok=True)
-    console = open_console()
-    machine = print_machine(console, cores=limit_cores(1), quick=quick, libraries=("dragoman", "numpy"))
+    bench = Benchmark(__file__, quick=quick, cores=1, libraries=("dragoman", "numpy"), work=work, report=report)
     pythons = {"dragoman": Path(sys.executable)}
     try:
         peer = make_environment(
@@ -100,9 +96,9 @@ def main(quick: bool, report: Path | None) -> None:
             probe=["python", "-c", "import argostranslatefiles.argostranslatefiles"],
         )
         pythons["argos"] = peer / "python"
-        console.print(describe_versions(peer, "argos-translate-files", "lxml"))
+        bench.console.print(describe_versions(peer, "argos-translate-files", "lxml"))
     except MissingPeerError as error:
-        console.print(f"argos-translate-files is left out: {error}")
+        bench.console.print(f"argos-translate-files is left out: {error}")
     table = Table("CPU seconds, and peak MiB above the start", ["file", "KB", "paragraphs", *pythons, "times faster", *pythons])
     section = Section([table])
     for suffix, write in (("html", write_html), ("docx", write_docx)):
@@ -119,8 +115,8 @@ def main(quick: bool, report: Path | None) -> None:
             row = [suffix.upper(), f"{path.stat().st_size / 1000:,.0f}", f"{count:,}"]
             table.rows.append([*row, *seconds, f"{ratio:.2f}" if ratio else "", *mebibytes])
             section.ratios += [Ratio(f"{suffix}_{factor}x_over_argos", ratio, 1.0)] if ratio else []
-    print_section(console, section)
-    print_end(console, {"documents": section}, machine, seconds=time.monotonic() - started, json_path=report)
+    bench.add("documents", section)
+    bench.finish()
 
 
 if __name__ == "__main__":

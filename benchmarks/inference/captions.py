@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.benchmark import print_progress
 from common.results import Ratio, Section, Table
 from common.time_budget import UNBOUNDED, TimeBudget
 from common.usage import run_commands
@@ -55,9 +56,7 @@ class Captions:
     num_endless: int
 
 
-def find_captions(
-    shared: Path, work: Path, bundle: Path | None, *, quick: bool, on_progress: Callable[[str], None]
-) -> Captions:
+def find_captions(shared: Path, work: Path, bundle: Path | None, *, quick: bool) -> Captions:
     """Return the captions with the bundle, or with a model that is trained once. Raises MissingCaptionsError, CommandError."""
     text = shared / "multi30k" / "raw"
     if not text.is_dir():
@@ -69,7 +68,7 @@ def find_captions(
         name = f"trained-{kind}-{TRAINING_STEPS[kind]}"
         bundle = work / name / "bundle"
         if not bundle.exists():
-            on_progress(f"training for {TRAINING_STEPS[kind]:,} steps, once")
+            print_progress(f"training for {TRAINING_STEPS[kind]:,} steps, once")
             _train_model(text, bundle.parent, TRAINING_STEPS[kind], BATCH_TOKENS[kind])
     forms = convert_bundle(bundle, work / f"forms-{name}")
     _, _, metadata = read_config(forms.bundle)
@@ -101,6 +100,7 @@ def _train_model(text: Path, folder: Path, steps: int, batch_tokens: int) -> Non
     settings = [
         f"data.root={text}",
         "task.tokenized=false",
+        "model.position_encoding=halves",  # as in MarianMT
         f"run={folder}",
         f"training.max_steps={steps}",
         f"training.batch_tokens={batch_tokens}",
@@ -155,7 +155,6 @@ def measure_captions(
     systems: Systems,
     captions: Captions,
     *,
-    on_progress: Callable[[str], None],
     quick: bool,
     rounds: int,
     budget: TimeBudget = UNBOUNDED,
@@ -193,7 +192,7 @@ def measure_captions(
         _report_single(section, line_table, name, line_results, seconds_by_setting)
         section.notes += [f"{name}: {reason}" for reason in list_notes(batch_results)]
         section.notes += [f"{name}, line by line: {reason}" for reason in list_notes(line_results)]
-        on_progress(
+        print_progress(
             f"captions {name}: "
             + ", ".join(f"{system} {result.best}" for system, result in batch_results.items() if result.best)
         )

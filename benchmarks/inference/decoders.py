@@ -19,11 +19,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
+from common.benchmark import print_progress
 from common.results import Ratio, Section, Table
 from common.time_budget import UNBOUNDED, TimeBudget
 from common.usage import CommandError
@@ -33,9 +33,11 @@ from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, SPECIAL_
 from dragoman.decoding.constraints import DecodingConstraints
 from dragoman.inference.backends.select import build_inference_model
 from dragoman.inference.backends.trained_model import TrainedModel
-from dragoman.model_weights import ModelWeights, list_shapes
+from dragoman.model_weights import ModelWeights
 from dragoman.runtime.thread_count import set_num_threads
 from dragoman.tasks.generation import BatchSearch, generate
+
+from .models import draw_weights
 
 VOCABULARIES, BATCHES = (37_000, 8_000), (1, 32)
 SOURCE_TOKENS, TARGET_TOKENS = 27, 30
@@ -53,7 +55,7 @@ TARGET_RATIOS = {1: 5.0, 32: 2.0}
 """Least ratios of CTC over 6+6 that the project aims at, by batch size."""
 
 
-def measure_decoders(*, on_progress: Callable[[str], None], rounds: int, budget: TimeBudget = UNBOUNDED) -> Section:
+def measure_decoders(*, rounds: int, budget: TimeBudget = UNBOUNDED) -> Section:
     """Run this module as a process, and report the medians as target tokens per second of the processor."""
     seconds = budget.seconds_left
     limit = [] if seconds == math.inf else ["--seconds", str(round(seconds))]
@@ -81,7 +83,7 @@ def measure_decoders(*, on_progress: Callable[[str], None], rounds: int, budget:
         for name, ratio in ratios.items():
             target = TARGET_RATIOS[batch] if name == "6+6" else None
             section.ratios.append(Ratio(f"ctc_over_{name.replace(' ', '_')}_{cell}", ratio, target))
-        on_progress(f"decoders {cell}: {', '.join(f'{ratio:.2f} over {name}' for name, ratio in ratios.items())}")
+        print_progress(f"decoders {cell}: {', '.join(f'{ratio:.2f} over {name}' for name, ratio in ratios.items())}")
     section.tables.append(table)
     section.notes.append(
         f"{SOURCE_TOKENS} tokens in; {TARGET_TOKENS} out, also for CTC, whose random outputs have other lengths"
@@ -89,23 +91,10 @@ def measure_decoders(*, on_progress: Callable[[str], None], rounds: int, budget:
     return section
 
 
-def draw_weights(config: ModelConfig, vocabulary: int) -> ModelWeights:
-    """Return random weights of the usual sizes."""
-    numbers = np.random.default_rng(1)
-    shapes = list_shapes(config, source_vocab_size=vocabulary, target_vocab_size=vocabulary)
-    arrays = {
-        name: np.float32(shape[-1] ** -0.5) * numbers.standard_normal(shape, np.float32)
-        if len(shape) > 1
-        else np.full(shape, float("norm.weight" in name), np.float32)
-        for name, shape in shapes.items()
-    }
-    return ModelWeights(config, arrays)
-
-
 def build_search(decoder: Mapping[str, Any], vocabulary: int) -> BatchSearch:
     """Return greedy search with a model of random weights. Outputs token by token have `TARGET_TOKENS`."""
     config = ModelConfig.model_validate({"encoder_layers": 6, **decoder})
-    weights = draw_weights(config, vocabulary)
+    weights = ModelWeights(config, draw_weights(config, vocabulary))
 
     def refuse() -> NoReturn:
         raise AssertionError("the compiled engine needs no model of PyTorch")

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
-from common.instruction_set import describe_instruction_set, limit_to
-from common.report import open_console, print_end, print_machine, print_section
+from common.benchmark import Benchmark, print_progress, with_options
+from common.instruction_set import describe_instruction_set
 from common.results import Ratio, Section, Table
 
 from dragoman.bundle import load_bundle, save_bundle
 from dragoman.config import make_recipe
 from dragoman.export.ctranslate2 import export_ctranslate2
-from dragoman.model_weights import list_shapes
 
 from . import serve_ctranslate2, serve_dragoman
 from .fixed import make_sources
-from .models import ModelFormats, make_word_tokenizer
+from .models import ModelFormats, draw_weights, make_word_tokenizer
 from .serve import SOURCE_TOKENS, TARGET_TOKENS
 
 TARGET_RATIO = 1.3
@@ -63,11 +60,7 @@ def build_family(name: str, folder: Path) -> ModelFormats:
         recipe = make_recipe(
             {"preset": "paper", "model": BASE_SIZE | settings, "tokenizer": {"vocab_size": size, "byte_fallback": False}}
         )
-        generator = np.random.default_rng(1)
-        weights = {}
-        for weight, shape in list_shapes(recipe.model, source_vocab_size=size, target_vocab_size=size).items():
-            values = generator.standard_normal(shape, np.float32) * np.float32(shape[-1] ** -0.5)
-            weights[weight] = 1 + values if weight.endswith("norm.weight") else values
+        weights = draw_weights(recipe.model, size)
         save_bundle(
             forms.bundle, recipe=recipe, tokenizer=make_word_tokenizer(size), weights=weights, metadata={}, overwrite=True
         )
@@ -104,15 +97,13 @@ def measure_cell(
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Measure fewer rounds, in under four minutes once the models exist.")
-@click.option("--isa", "instruction_set", type=click.Choice(["avx2"]), help="Limit both engines to this instruction set.")
+@with_options("isa")
 @click.option("--only", type=click.Choice([*FAMILIES]), multiple=True, help="Measure only these families.")
 @click.option("--cell", "chosen", type=click.Choice([*CELLS]), multiple=True, help="Measure only these cells.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each cell.  [default: 7; quick 3]")
-@click.option("--work", type=click.Path(path_type=Path), help="Folder for the models.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+@with_options("work", "json")
 def main(
     quick: bool,
-    instruction_set: str | None,
     only: tuple[str, ...],
     chosen: tuple[str, ...],
     rounds: int | None,
@@ -120,15 +111,10 @@ def main(
     report: Path | None,
 ) -> None:
     """Measure the speed of T5's and BART's shapes in int8 on one thread beside CTranslate2."""
-    limit_to(instruction_set)
     os.environ["OMP_NUM_THREADS"] = "1"
-    started = time.monotonic()
-    work = (work or Path(__file__).resolve().parent / ".work" / "families").resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    (work / ".gitignore").write_text("*\n", encoding="utf-8")
-    console = open_console()
-    machine = print_machine(console, cores=1, quick=quick, libraries=("dragoman", "ctranslate2", "numpy"))
-    console.print(describe_instruction_set(), markup=False)
+    work = work or Path(__file__).resolve().parent / ".work" / "families"
+    bench = Benchmark(__file__, quick=quick, cores=1, libraries=("dragoman", "ctranslate2", "numpy"), work=work, report=report)
+    bench.console.print(describe_instruction_set(), markup=False)
     table = Table(
         f"int8, one thread, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens per second of the processor",
         ["family", "batch x beam", "dragoman", "CTranslate2", "ratio", "least to most"],
@@ -136,12 +122,12 @@ def main(
     section = Section(tables=[table])
     families = [name for name in FAMILIES if name in (only or (["t5", "bart"] if quick else [*FAMILIES]))]
     cells = [name for name in CELLS if name in (chosen or CELLS)]
-    forms = {name: build_family(name, work / name) for name in families}
+    forms = {name: build_family(name, bench.work / name) for name in families}
     began, count = time.monotonic(), 0
     for name in families:
         for cell in cells:
             count += 1
-            print(f"  {name} {cell}", file=sys.stderr, flush=True)
+            print_progress(f"{name} {cell}")
             deadline = began + QUICK_SECONDS * count / (len(families) * len(cells)) if quick else float("inf")
             own, other = measure_cell(
                 forms[name], FAMILIES[name][0], CELLS[cell], rounds=rounds or (3 if quick else 7), deadline=deadline
@@ -153,8 +139,8 @@ def main(
                  f"{min(ratios):.2f} to {max(ratios):.2f}"]
             )  # fmt: skip
             section.ratios.append(Ratio(f"{name}_{cell}", ratio, TARGET_RATIO))
-    print_section(console, section)
-    print_end(console, {"families": section}, machine, seconds=time.monotonic() - started, json_path=report)
+    bench.add("families", section)
+    bench.finish()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from common.benchmark import print_progress
 from common.results import Ratio, Section, Table
 from common.time_budget import UNBOUNDED, TimeBudget
 from common.usage import CommandError
@@ -118,7 +119,6 @@ def measure_fixed(
     build_forms: Callable[[RandomModel], ModelFormats],
     cells: list[FixedCell],
     *,
-    on_progress: Callable[[str], None],
     quick: bool,
     rounds: int,
     seconds: float,
@@ -167,7 +167,7 @@ def measure_fixed(
             f"{cell.name}: {share:.1%} of the float32 tokens of {system} equal dragoman's"
             for system, share in agreement.items()
         ]
-        on_progress(
+        print_progress(
             f"fixed {cell.name}: "
             + ", ".join(f"{name} {candidate.best}" for name, candidate in outcomes.items() if candidate.best)
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 import click
 import numpy as np
 import torch
-from common.report import open_console, print_end, print_machine, print_section
+from common.benchmark import Benchmark, print_progress, with_options
 from common.results import Ratio, Section, Table
 from numpy.typing import NDArray
 from torch._C._autograd import DeviceType
@@ -251,18 +250,17 @@ def build_section(results: dict[GpuCell, GpuCellResult], bandwidth: float) -> Se
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each cell.  [default: 3; quick 1]")
 @click.option("--seconds", type=click.FloatRange(min=0.0), help="Seconds of each turn.  [default: 2; quick 0.3]")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+@with_options("json")
 def main(quick: bool, batches: tuple[int, ...], rounds: int | None, seconds: float | None, report: Path | None) -> None:
     """Measure translation speed on a GPU, beside the plain model and the speed limit."""
     if not torch.cuda.is_available():
         raise click.ClickException(
             "no CUDA device: this benchmark measures a GPU; run `make bench-inference` to measure the processor"
         )
-    started, console = time.monotonic(), open_console()
-    machine = print_machine(console, cores=torch.get_num_threads(), quick=quick, libraries=("dragoman", "torch"))
+    bench = Benchmark(__file__, quick=quick, cores=None, libraries=("dragoman", "torch"), report=report)
     device = torch.device("cuda", torch.cuda.current_device())
-    machine["gpu"] = torch.cuda.get_device_name(device)
-    console.print(f"{machine['gpu']}, CUDA {torch.version.cuda}", markup=False)
+    bench.machine["gpu"] = torch.cuda.get_device_name(device)
+    bench.console.print(f"{bench.machine['gpu']}, CUDA {torch.version.cuda}", markup=False)
     benchmark, results = GpuBenchmark(device), {}
     for batch in batches or (BATCHES[::2] if quick else BATCHES):
         for beam in BEAMS:
@@ -270,10 +268,9 @@ def main(quick: bool, batches: tuple[int, ...], rounds: int | None, seconds: flo
             results[cell] = benchmark.measure(
                 cell, rounds=rounds or (1 if quick else 3), seconds=seconds if seconds is not None else (0.3 if quick else 2.0)
             )
-            console.print(f"  {cell.name}: {results[cell].rate:,.0f}", markup=False)
-    section = build_section(results, benchmark.bandwidth)
-    print_section(console, section)
-    print_end(console, {"gpu": section}, machine, seconds=time.monotonic() - started, json_path=report)
+            print_progress(f"{cell.name}: {results[cell].rate:,.0f}")
+    bench.add("gpu", build_section(results, benchmark.bandwidth))
+    bench.finish()
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from common.benchmark import print_progress
 from common.results import Ratio, Section, Table
 from common.time_budget import UNBOUNDED, TimeBudget
 from common.usage import CommandError
@@ -35,7 +36,6 @@ def measure_memory(
     base: ModelFormats,
     captions: Captions | None,
     *,
-    on_progress: Callable[[str], None],
     quick: bool,
     rounds: int,
     budget: TimeBudget = UNBOUNDED,
@@ -76,17 +76,17 @@ def measure_memory(
             section.ratios.append(
                 Ratio("memory_after_load", TARGET_MEBIBYTES / max(probe["loaded"]["peak"] for probe in probes), 1.0)
             )
-        on_progress(f"memory {precision}: {seconds:.2f} s, {peak:.0f} MiB")
+        print_progress(f"memory {precision}: {seconds:.2f} s, {peak:.0f} MiB")
     section.tables.append(table)
     if captions is not None:
         try:
-            _measure_growth(section, captions, 3_000 if quick else 100_000, on_progress)
+            _measure_growth(section, captions, 3_000 if quick else 100_000)
         except CommandError as error:
             section.notes.append(f"many sentences: {error}")
     return section
 
 
-def _measure_growth(section: Section, captions: Captions, count: int, on_progress: Callable[[str], None]) -> None:
+def _measure_growth(section: Section, captions: Captions, count: int) -> None:
     probes = _probe(captions.forms.bundle, "auto", captions.lines, count)
     table = Table(f"{count:,} sentences through one process, the trained model", ["sentences", "resident, MiB", "peak, MiB"])
     table.rows += [[f"{probe['done']:,}", f"{probe['resident']:.0f}", f"{probe['peak']:.0f}"] for probe in probes]
@@ -94,7 +94,7 @@ def _measure_growth(section: Section, captions: Captions, count: int, on_progres
     warm = probes[len(probes) // 4]["resident"]
     section.ratios.append(Ratio("memory_flat", warm / probes[-1]["resident"], 1 / TARGET_GROWTH))
     section.figures["many"] = probes
-    on_progress(f"memory over {count:,}: {warm:.0f} to {probes[-1]['resident']:.0f} MiB")
+    print_progress(f"memory over {count:,}: {warm:.0f} to {probes[-1]['resident']:.0f} MiB")
 
 
 def _probe(

@@ -6,19 +6,16 @@ README.md beside this file describes what is measured. The last line holds `name
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import click
-from common.instruction_set import describe_instruction_set, limit_to
-from common.report import open_console, print_end, print_machine, print_section
+from common.benchmark import Benchmark, print_progress, with_options
+from common.instruction_set import describe_instruction_set
 from common.results import Section
 from common.time_budget import UNBOUNDED, TimeBudget
-from common.usage import CommandError, adopt_orphans, limit_cores
+from common.usage import CommandError
 
 from .captions import Captions, MissingCaptionsError, find_captions, measure_captions
 from .decoders import measure_decoders
@@ -37,7 +34,7 @@ QUICK_SHARES = {"fixed": 0.6, "decoders": 0.3, "captions": 0.6, "memory": 1.0}
 @click.option(
     "--quick", is_flag=True, help="Measure fewer cells and settings, in under four minutes once environment and model exist."
 )
-@click.option("--isa", "instruction_set", type=click.Choice(["avx2"]), help="Limit all systems to this instruction set.")
+@with_options("isa")
 @click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure only these sections.")
 @click.option(
     "--cell",
@@ -54,55 +51,40 @@ QUICK_SHARES = {"fixed": 0.6, "decoders": 0.3, "captions": 0.6, "memory": 1.0}
 @click.option(
     "--bundle", type=click.Path(path_type=Path), help="Trained bundle for `captions`; without it, the benchmark trains one."
 )
-@click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
-@click.option("--work", type=click.Path(path_type=Path), help="Folder for environment, models and outputs.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+@with_options("shared", "work", "json")
 def main(
     quick: bool,
-    instruction_set: str | None,
     only: tuple[str, ...],
     chosen: tuple[str, ...],
     named: tuple[str, ...],
     rounds: int | None,
     seconds: float | None,
     bundle: Path | None,
-    shared: Path | None,
+    shared: Path,
     work: Path | None,
     report: Path | None,
 ) -> None:
     """Measure the translation speed of dragoman and of other engines, beside the speed limit."""
-    limit_to(instruction_set)
-    started = time.monotonic()
-    package_path = Path(__file__).resolve().parent
-    work = (work or package_path / ".work").resolve()
-    shared = (shared or package_path.parents[1].parent / "shared" / "data").resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    (work / ".gitignore").write_text("*\n", encoding="utf-8")
     os.environ.pop("PYTHONPATH", None)  # only this program needs it, not its child processes
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the child processes, as Ctrl-C does
-    adopt_orphans()
-    console = open_console()
-    machine = print_machine(console, cores=limit_cores(CORES), quick=quick, libraries=("dragoman", "torch", "numpy"))
+    bench = Benchmark(__file__, quick=quick, cores=CORES, libraries=("dragoman", "torch", "numpy"), work=work, report=report)
     num_rounds, turn_seconds = rounds or 5, seconds if seconds is not None else (1.0 if quick else 3.0)
     names = chosen or (QUICK_CELLS if quick else [cell.name for cell in CELLS])
     cells = [cell for cell in CELLS if cell.name in names]
     selected = [name for name in SECTIONS if name in (only or SECTIONS)]
 
-    def print_progress(line: str) -> None:
-        print(f"  {line}", file=sys.stderr, flush=True)
-
     @cache
     def build_forms(model: RandomModel) -> ModelFormats:
-        if not (work / model.name).exists():
+        folder = bench.work / model.name
+        if not folder.exists():
             print_progress(f"making the model {model.name}, once")
         if model.is_imported:
             assert systems.programs is not None, "cells of imported models need the peers"
-            return build_imported_model(model, work / model.name, systems.programs)
-        return build_random_model(model, work / model.name)
+            return build_imported_model(model, folder, systems.programs)
+        return build_random_model(model, folder)
 
     @cache
     def captions() -> Captions:
-        return find_captions(shared, work, bundle, quick=quick, on_progress=print_progress)
+        return find_captions(shared, bench.work, bundle, quick=quick)
 
     def find_captions_or_none() -> Captions | None:
         try:
@@ -117,12 +99,11 @@ def main(
         if "captions" in selected:
             find_captions_or_none()
 
-    sections: dict[str, Section] = {}
-    with open_systems(work, named or ALL) as systems:
-        console.print(systems.description, markup=False)
+    with open_systems(bench.work, named or ALL) as systems:
+        bench.console.print(systems.description, markup=False)
         if systems.programs is None:
             cells = [cell for cell in cells if not cell.model.is_imported]
-        console.print(describe_instruction_set(), markup=False)
+        bench.console.print(describe_instruction_set(), markup=False)
         build_models()
         has_budget = quick and rounds is None and seconds is None
         run_budget = TimeBudget.from_seconds(QUICK_SECONDS) if has_budget else UNBOUNDED
@@ -131,19 +112,15 @@ def main(
                 systems,
                 build_forms,
                 cells,
-                on_progress=print_progress,
                 quick=quick,
                 rounds=num_rounds,
                 seconds=turn_seconds,
                 budget=section_budgets["fixed"],
             ),
-            "decoders": lambda: measure_decoders(
-                on_progress=print_progress, rounds=num_rounds, budget=section_budgets["decoders"]
-            ),
+            "decoders": lambda: measure_decoders(rounds=num_rounds, budget=section_budgets["decoders"]),
             "captions": lambda: measure_captions(
                 systems,
                 captions(),
-                on_progress=print_progress,
                 quick=quick,
                 rounds=num_rounds,
                 budget=section_budgets["captions"],
@@ -151,7 +128,6 @@ def main(
             "memory": lambda: measure_memory(
                 build_forms(BASE),
                 None if quick and not only else find_captions_or_none(),
-                on_progress=print_progress,
                 quick=quick,
                 rounds=1 if quick else num_rounds,
                 budget=section_budgets["memory"],
@@ -161,11 +137,11 @@ def main(
         for name in selected:
             section_budgets[name] = run_budget.take_share(1.0 if name == selected[-1] else QUICK_SHARES[name])
             try:
-                sections[name] = measures[name]()
+                section = measures[name]()
             except (CommandError, MissingCaptionsError) as error:
-                sections[name] = Section(notes=[f"{name}: {error}"])
-            print_section(console, sections[name])
-    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
+                section = Section(notes=[f"{name}: {error}"])
+            bench.add(name, section)
+    bench.finish()
 
 
 if __name__ == "__main__":

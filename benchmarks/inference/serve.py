@@ -11,6 +11,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 Handler = Callable[..., dict[str, Any]]
@@ -68,6 +70,47 @@ def time_each(work: Callable[[str], str], lines: Sequence[str]) -> tuple[list[fl
         outputs.append(work(line))
         seconds_per_line.append(time.perf_counter() - start)
     return seconds_per_line, outputs
+
+
+def measure_fixed(
+    work: Callable[[], list[Any]], request: Mapping[str, Any], *, length: int, seconds: float, clock: str = "wall"
+) -> tuple[list[float], list[Any]]:
+    """Return the seconds of each turn, and the outputs, which have exactly `length` tokens. request: see `warm_up`"""
+    outputs: list[Any] = []
+
+    def turn() -> None:
+        outputs[:] = work()
+
+    warm_up({**request, "length": length}, turn)
+    turns = time_turns(turn, seconds, clock)
+    if any(len(output) != length for output in outputs):
+        raise ValueError(f"outputs of other lengths: {sorted({len(output) for output in outputs})}")
+    return turns, outputs
+
+
+def measure_text(
+    translate: Callable[[list[str]], list[str]],
+    translate_all: Callable[[], list[str]],
+    lines: list[str],
+    request: Mapping[str, Any],
+    *,
+    line_by_line: bool,
+) -> dict[str, Any]:
+    """Return the seconds and the outputs of all lines at once, or one after the other. request: see `warm_up`"""
+    warm_up({**request, "line_by_line": line_by_line}, lambda: translate(lines[:4]) if line_by_line else translate_all())
+    if line_by_line:
+        seconds, outputs = time_each(lambda line: translate([line])[0], lines)
+        return {"seconds": seconds, "outputs": outputs}
+    outputs_by_turn: list[list[str]] = []
+    seconds = time_turns(lambda: outputs_by_turn.append(translate_all()), MIN_SECONDS)
+    return {"seconds": seconds, "outputs": outputs_by_turn[0]}
+
+
+@lru_cache
+def load_sentencepiece(path: str, shared_path: str) -> Any:
+    """Return a SentencePiece model, or the one of both sides."""
+    sentencepiece = import_module("sentencepiece")
+    return sentencepiece.SentencePieceProcessor(model_file=path if os.path.exists(path) else shared_path)
 
 
 def batch_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:

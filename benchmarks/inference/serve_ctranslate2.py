@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .serve import MIN_SECONDS, TARGET_TOKENS, serve, time_each, time_turns, warm_up
+from .serve import TARGET_TOKENS, load_sentencepiece, measure_fixed, measure_text, serve
 
 
 @lru_cache(maxsize=4)
@@ -32,14 +32,6 @@ def adds_end_token(folder: str) -> bool:
     return bool(json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["add_source_eos"])
 
 
-@lru_cache
-def load_sentencepiece(folder: str, name: str) -> Any:
-    import sentencepiece
-
-    path = Path(folder) / name
-    return sentencepiece.SentencePieceProcessor(model_file=str(path if path.exists() else Path(folder) / "source.model"))
-
-
 def translate_fixed(
     folder: str,
     sources: list[list[int]],
@@ -56,18 +48,13 @@ def translate_fixed(
     pieces = [[*(pieces_by_id[index] for index in source), *end] for source in sources]
     limits = {"min_decoding_length": length, "max_decoding_length": length}
 
-    results: list[Any] = []
+    options = {"beam_size": beam, "max_batch_size": setting.get("batch", len(pieces)), **limits}
 
-    def work() -> None:
-        results[:] = translator.translate_batch(
-            pieces, beam_size=beam, max_batch_size=setting.get("batch", len(pieces)), **limits
-        )
+    def work() -> list[list[str]]:
+        return [result.hypotheses[0] for result in translator.translate_batch(pieces, **options)]
 
-    warm_up({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
-    turns = time_turns(work, seconds, clock)
-    outputs = [result.hypotheses[0] for result in results]
-    if any(len(result) != length for result in outputs):
-        raise ValueError(f"outputs of other lengths than {length}")
+    request = {"folder": folder, "count": len(sources), "beam": beam, **setting}
+    turns, outputs = measure_fixed(work, request, length=length, seconds=seconds, clock=clock)
     id_by_piece = {piece: index for index, piece in enumerate(pieces_by_id)}
     return {"seconds": turns, "outputs": [[id_by_piece[piece] for piece in result] for result in outputs]}
 
@@ -77,7 +64,8 @@ def translate_text(
 ) -> dict[str, Any]:
     """Translate text to text: all lines at once, or line by line."""
     translator = load_translator(folder, setting["compute_type"], setting["inter_threads"], setting["intra_threads"])
-    source, target = load_sentencepiece(folder, "source.model"), load_sentencepiece(folder, "target.model")
+    shared = f"{folder}/source.model"
+    source, target = load_sentencepiece(shared, shared), load_sentencepiece(f"{folder}/target.model", shared)
     options = {"max_input_length": 0, "beam_size": beam, **search}
 
     def work(subset: list[str], **batching: Any) -> list[str]:
@@ -88,14 +76,8 @@ def translate_text(
         return outputs
 
     style = {} if line_by_line else {"max_batch_size": setting["batch"], "batch_type": setting["batch_type"]}
-    warm = {"folder": folder, "beam": beam, "line_by_line": line_by_line, **setting}
-    warm_up(warm, lambda: work(lines[:4]) if line_by_line else work(lines, **style))
-    if line_by_line:
-        seconds, outputs = time_each(lambda line: work([line])[0], lines)
-        return {"seconds": seconds, "outputs": outputs}
-    outputs_by_turn: list[list[str]] = []
-    seconds = time_turns(lambda: outputs_by_turn.append(work(lines, **style)), MIN_SECONDS)
-    return {"seconds": seconds, "outputs": outputs_by_turn[0]}
+    request = {"folder": folder, "beam": beam, **setting}
+    return measure_text(work, lambda: work(lines, **style), lines, request, line_by_line=line_by_line)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman import load
 
-from .serve import MIN_SECONDS, SOURCE_TOKENS, TARGET_TOKENS, serve, time_each, time_turns, warm_up
+from .serve import SOURCE_TOKENS, TARGET_TOKENS, measure_fixed, measure_text, serve
 
 
 @lru_cache(maxsize=8)
@@ -38,18 +38,13 @@ def translate_fixed(
     rows = setting.get("batch", len(sources))
     search = {"method": "beam" if beam > 1 else "greedy", "batch_tokens": SOURCE_TOKENS * rows * beam}
 
-    results: list[Any] = []
+    options = {**search, **({"beam_size": beam} if beam > 1 else {}), **build_length_options(length)}
 
-    def work() -> None:
-        results[:] = translator.translate(
-            lines, **search, **({"beam_size": beam} if beam > 1 else {}), **build_length_options(length)
-        )
+    def work() -> list[Any]:
+        return [result.tokens for result in translator.translate(lines, **options)]
 
-    warm_up({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
-    turns = time_turns(work, seconds, clock)
-    outputs = [result.tokens for result in results]
-    if any(len(result) != length for result in outputs):
-        raise ValueError(f"outputs of other lengths: {sorted({len(result) for result in outputs})}")
+    request = {"folder": folder, "count": len(sources), "beam": beam, **setting}
+    turns, outputs = measure_fixed(work, request, length=length, seconds=seconds, clock=clock)
     id_by_piece = {piece: index for index, piece in enumerate(tokenizer.ids_to_pieces(range(len(tokenizer))))}
     return {"seconds": turns, "outputs": [[id_by_piece[piece] for piece in result] for result in outputs]}
 
@@ -66,16 +61,8 @@ def translate_text(
     def work(subset: list[str]) -> list[str]:
         return [result.text for result in translator.translate(subset, **options, **search)]
 
-    warm_up(
-        {"folder": folder, "beam": beam, "line_by_line": line_by_line, **search, **setting},
-        lambda: work(lines[:4] if line_by_line else lines),
-    )
-    if line_by_line:
-        seconds, outputs = time_each(lambda line: work([line])[0], lines)
-        return {"seconds": seconds, "outputs": outputs}
-    outputs_by_turn: list[list[str]] = []
-    seconds = time_turns(lambda: outputs_by_turn.append(work(lines)), MIN_SECONDS)
-    return {"seconds": seconds, "outputs": outputs_by_turn[0]}
+    request = {"folder": folder, "beam": beam, **search, **setting}
+    return measure_text(work, lambda: work(lines), lines, request, line_by_line=line_by_line)
 
 
 if __name__ == "__main__":

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from .serve import MIN_SECONDS, TARGET_TOKENS, batch_by_length, serve, time_each, time_turns, warm_up
+from .serve import TARGET_TOKENS, batch_by_length, load_sentencepiece, measure_fixed, measure_text, serve
+
+UNREACHABLE_LOGIT = -3e4
 
 
 @lru_cache(maxsize=2)
 def load_model(folder: str, precision: str) -> Any:
-    """Return a Marian model with dragoman's weights and position tables."""
+    """Return a MarianMT model, whose outputs never hold padding and the begin token."""
     import torch
-    from safetensors.torch import load_file
-    from transformers import MarianConfig, MarianMTModel
+    from transformers import GenerationConfig, MarianMTModel
 
     torch.set_num_threads(2)
-    config = json.loads((Path(folder) / "marian.json").read_text(encoding="utf-8"))
-    epsilon = config.pop("norm_epsilon")
-    model = MarianMTModel(MarianConfig(**config))
-    for module in model.modules():
-        if isinstance(module, torch.nn.LayerNorm):
-            module.eps = epsilon
-    missing_names, unknown_names = model.load_state_dict(load_file(Path(folder) / "marian.safetensors"), strict=False)
-    model.tie_weights()
-    if unknown_names or any("embed" not in name and "lm_head" not in name for name in missing_names):
-        raise ValueError(f"weights do not fit: missing {missing_names[:1]}, unknown {unknown_names[:1]}")
+    model = MarianMTModel.from_pretrained(folder, dtype=getattr(torch, precision))
+    model.generation_config = GenerationConfig.from_model_config(model.config)
+    model.final_logits_bias[:, [model.config.pad_token_id, model.config.bos_token_id]] = UNREACHABLE_LOGIT
     model.train(False)
-    return model.to(getattr(torch, precision))
-
-
-@lru_cache
-def load_sentencepiece(folder: str, name: str) -> Any:
-    import sentencepiece
-
-    path = Path(folder) / name
-    return sentencepiece.SentencePieceProcessor(model_file=str(path if path.exists() else Path(folder) / "source.model"))
+    return model
 
 
 def generate(model: Any, sources: list[list[int]], beam: int, **options: Any) -> list[list[int]]:
@@ -62,15 +46,11 @@ def translate_fixed(
     """Translate to exactly `length` tokens for each source."""
     model = load_model(folder, setting["precision"])
 
-    outputs: list[list[int]] = []
+    def work() -> list[list[int]]:
+        return generate(model, sources, beam, min_new_tokens=length, max_new_tokens=length)
 
-    def work() -> None:
-        outputs[:] = generate(model, sources, beam, min_new_tokens=length, max_new_tokens=length)
-
-    warm_up({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
-    turns = time_turns(work, seconds)
-    if any(len(text) != length for text in outputs):
-        raise ValueError(f"outputs of other lengths than {length}")
+    request = {"folder": folder, "count": len(sources), "beam": beam, **setting}
+    turns, outputs = measure_fixed(work, request, length=length, seconds=seconds)
     return {"seconds": turns, "outputs": outputs}
 
 
@@ -79,7 +59,7 @@ def translate_text(
 ) -> dict[str, Any]:
     """Translate text to text: in batches of similar lengths, or line by line."""
     model = load_model(folder, setting["precision"])
-    source, target = load_sentencepiece(folder, "source.model"), load_sentencepiece(folder, "target.model")
+    source, target = (load_sentencepiece(path := f"{folder}/{side}.spm", path) for side in ("source", "target"))
 
     def work(subset: list[str]) -> list[str]:
         sources = source.encode(subset)
@@ -94,16 +74,8 @@ def translate_text(
                 outputs[index] = text
         return outputs
 
-    warm_up(
-        {"folder": folder, "beam": beam, "line_by_line": line_by_line, **setting},
-        lambda: work(lines[:4]) if line_by_line else translate_all(),
-    )
-    if line_by_line:
-        seconds, outputs = time_each(lambda line: work([line])[0], lines)
-        return {"seconds": seconds, "outputs": outputs}
-    outputs_by_turn: list[list[str]] = []
-    seconds = time_turns(lambda: outputs_by_turn.append(translate_all()), MIN_SECONDS)
-    return {"seconds": seconds, "outputs": outputs_by_turn[0]}
+    request = {"folder": folder, "beam": beam, **setting}
+    return measure_text(work, translate_all, lines, request, line_by_line=line_by_line)
 
 
 if __name__ == "__main__":

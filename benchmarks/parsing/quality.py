@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from common.benchmark import print_progress
 from common.results import Section, Table
 
 from dragoman.paper.table4 import LATER_PARSERS, Table4Result, load_parsers, score_baselines, score_parser
@@ -21,15 +22,15 @@ NO_TREEBANK = "shared/craft: holds no CRAFT; give its folder by --shared"
 QUICK_STRIDE, QUICK_LONGEST = 20, 40
 
 
-def measure_quality(treebank: Treebank, bundle: Path | None, *, on_progress: Callable[[str], None], quick: bool) -> Section:
+def measure_quality(treebank: Treebank, bundle: Path | None, *, quick: bool) -> Section:
     """Score the baselines and a bundle, if one is given, on the same trees; quick: a sample of up to 40 words."""
     if not treebank.dev:
         return Section(notes=[NO_TREEBANK])
     gold = Trees("CRAFT dev", _sample(treebank.dev, quick))
-    on_progress(f"counting a grammar over {len(treebank.train):,} trees, and parsing {len(gold.trees):,} with it twice")
+    print_progress(f"counting a grammar over {len(treebank.train):,} trees, and parsing {len(gold.trees):,} with it twice")
     results: list[Table4Result] = score_baselines(gold, Trees("CRAFT train", treebank.train))
     if bundle is not None:
-        on_progress("parsing them with the bundle")
+        print_progress("parsing them with the bundle")
         [parser] = load_parsers([bundle], {})
         results.append(score_parser(str(bundle), parser, gold, decoding={}))
     title = f"F1 on CRAFT dev, {len(gold.trees):,} trees" + (f" of up to {QUICK_LONGEST} words" if quick else "")
@@ -50,12 +51,12 @@ def measure_quality(treebank: Treebank, bundle: Path | None, *, on_progress: Cal
     )
 
 
-def measure_confidence(parser: Parser, treebank: Treebank, *, on_progress: Callable[[str], None], quick: bool) -> Section:
+def measure_confidence(parser: Parser, treebank: Treebank, *, quick: bool) -> Section:
     """Report which fraction of parses a threshold on the mean log-probability keeps, and their F1."""
     if not treebank.dev:
         return Section(notes=[NO_TREEBANK])
     gold = _sample(treebank.dev, quick)
-    on_progress(f"parsing {len(gold):,} sentences")
+    print_progress(f"parsing {len(gold):,} sentences")
     parses = parser.parse([get_words(tree) for tree in gold])
     retagged = [item.tree and copy_tags([tree], [item.tree])[0] for item, tree in zip(parses, gold, strict=True)]
     mean_log_probs, scores = [compute_mean_log_prob(item.token_log_probs) for item in parses], score_trees(gold, retagged)

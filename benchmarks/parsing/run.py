@@ -6,14 +6,12 @@ README.md beside this file describes what is measured. The last line holds `name
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import click
-from common.report import open_console, print_end, print_machine, print_section
+from common.benchmark import Benchmark, with_options
 from common.results import Section
-from common.usage import limit_cores
 
 from dragoman.errors import DragomanError
 from dragoman.inference.load import load
@@ -33,10 +31,7 @@ SECTIONS = ("speed", "quality", "confidence")
     "--sentences", type=click.IntRange(min=8), help="Sentences that `speed` parses greedily.  [default: 192; quick 32]"
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of `speed`.  [default: 5; quick 3]")
-@click.option("--cores", "max_cores", type=click.IntRange(min=1), default=2, show_default=True, help="Most cores to use.")
-@click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
-@click.option("--work", type=click.Path(path_type=Path), help="Folder for the random model.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+@with_options("cores", "shared", "work", "json")
 def main(
     quick: bool,
     only: tuple[str, ...],
@@ -44,46 +39,33 @@ def main(
     sentences: int | None,
     rounds: int | None,
     max_cores: int,
-    shared: Path | None,
+    shared: Path,
     work: Path | None,
     report: Path | None,
 ) -> None:
     """Measure parsing speed, the cost of the constraint, and F1 beside baselines."""
-    started = time.monotonic()
-    package_path = Path(__file__).resolve().parent
-    work = (work or package_path / ".work").resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    (work / ".gitignore").write_text("*\n", encoding="utf-8")
-    console = open_console()
-    cores = limit_cores(max_cores)
-    machine = print_machine(console, cores=cores, quick=quick, libraries=("dragoman", "torch", "numpy"))
-
-    def print_progress(line: str) -> None:
-        print(f"  {line}", file=sys.stderr, flush=True)
-
-    treebank = find_treebank((shared or package_path.parents[1].parent / "shared" / "data").resolve())
+    bench = Benchmark(
+        __file__, quick=quick, cores=max_cores, libraries=("dragoman", "torch", "numpy"), work=work, report=report
+    )
+    treebank = find_treebank(shared)
     try:
-        folder = bundle or random_bundle(treebank, work / "random")
-        parser = load(folder, task="parsing", intra_threads=cores, inter_threads=1)
+        folder = bundle or random_bundle(treebank, bench.work / "random")
+        parser = load(folder, task="parsing", intra_threads=bench.cores, inter_threads=1)
     except DragomanError as error:
-        console.print(str(error), markup=False)
+        bench.console.print(str(error), markup=False)
         sys.exit(error.exit_code)
     speed_sentences = pick_sentences(treebank, sentences or (32 if quick else 192))
     turn_options = {"rounds": rounds or (3 if quick else 5), "part": 4}
     measures: dict[str, Callable[[], Section]] = {
-        "speed": lambda: measure_speed(
-            parser, speed_sentences, trained=bundle is not None, on_progress=print_progress, **turn_options
-        ),
-        "quality": lambda: measure_quality(treebank, bundle, on_progress=print_progress, quick=quick),
+        "speed": lambda: measure_speed(parser, speed_sentences, trained=bundle is not None, **turn_options),
+        "quality": lambda: measure_quality(treebank, bundle, quick=quick),
     }
     if bundle is not None:
-        measures["confidence"] = lambda: measure_confidence(parser, treebank, on_progress=print_progress, quick=quick)
-    sections: dict[str, Section] = {}
+        measures["confidence"] = lambda: measure_confidence(parser, treebank, quick=quick)
     for name, measure in measures.items():
         if not only or name in only:
-            sections[name] = measure()
-            print_section(console, sections[name])
-    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
+            bench.add(name, measure())
+    bench.finish()
 
 
 if __name__ == "__main__":

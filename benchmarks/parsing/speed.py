@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from common.benchmark import print_progress
 from common.results import Ratio, Section, Table
 
 from dragoman.parsing.parser import Parser
@@ -43,7 +44,6 @@ def measure_speed(
     sentences: Sequence[Sequence[str]],
     *,
     trained: bool,
-    on_progress: Callable[[str], None],
     rounds: int,
     part: int,
 ) -> Section:
@@ -55,7 +55,7 @@ def measure_speed(
         constrained, free = modes = [SearchMode("constrained", True), SearchMode("free", False)]
         for turn in range(-1, rounds):  # turn −1 is a warm-up
             for mode in modes if turn % 2 else reversed(modes):
-                on_progress(f"beam {beam}, {mode.name}, turn {turn + 1} of {rounds}")
+                print_progress(f"beam {beam}, {mode.name}, turn {turn + 1} of {rounds}")
                 _take_turn(parser, subset, mode, beam, trained=trained, counted=turn >= 0)
         for mode in modes:
             rate, tokens = len(subset) / mode.median, mode.tokens / len(subset)

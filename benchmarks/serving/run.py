@@ -13,18 +13,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
+from common.benchmark import Benchmark, print_progress, with_options
 from common.environments import MissingPeerError, make_environment
-from common.instruction_set import limit_to
-from common.report import open_console, print_end, print_machine, print_section
 from common.results import Ratio, Section, Table
-from common.usage import limit_cores
 from inference.captions import Captions, MissingCaptionsError, find_captions
 from inference.fixed import make_sources
 from inference.models import BASE, build_random_model
@@ -159,24 +157,13 @@ def send_load(url: str, sentences: list[str], pair: tuple[str, str], seconds: fl
 @click.command()
 @click.option("--quick", is_flag=True, help="One short round, in under four minutes.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="Trained bundle, instead of a small one.")
-@click.option("--isa", type=click.Choice(["avx2"]), help="Limit all systems to this instruction set.")
-@click.option("--cores", "max_cores", type=click.IntRange(min=1), default=2, show_default=True, help="Most cores to use.")
-@click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
-def main(quick: bool, bundle: Path | None, isa: str | None, max_cores: int, shared: Path | None, report: Path | None) -> None:
+@with_options("isa", "cores", "shared", "json")
+def main(quick: bool, bundle: Path | None, max_cores: int, shared: Path, report: Path | None) -> None:
     """Measure requests per second and latencies beside servers over CTranslate2."""
-    started = time.monotonic()
     package_path = Path(__file__).resolve().parent
     work = package_path.parent / "inference" / ".work"  # the trained model is that of the inference benchmark
-    work.mkdir(parents=True, exist_ok=True)
-    console = open_console()
-    limit_to(isa)
-    cores = limit_cores(max_cores)
-    machine = print_machine(console, cores=cores, quick=quick, libraries=("dragoman", "torch", "fastapi", "uvicorn"))
-
-    def print_progress(line: str) -> None:
-        print(f"  {line}", file=sys.stderr, flush=True)
-
+    libraries = ("dragoman", "torch", "fastapi", "uvicorn")
+    bench = Benchmark(__file__, quick=quick, cores=max_cores, libraries=libraries, work=work, report=report)
     try:
         programs = make_environment(
             package_path / "peers.txt",
@@ -186,19 +173,16 @@ def main(quick: bool, bundle: Path | None, isa: str | None, max_cores: int, shar
         )
         models = [build_base_model(work)]
         if bundle is not None or not quick:
-            shared_path = (shared or package_path.parents[1].parent / "shared" / "data").resolve()
-            captions = find_captions(shared_path, work, bundle, quick=quick, on_progress=print_progress)
+            captions = find_captions(shared, work, bundle, quick=quick)
             models.append(build_captions_model(captions, work))
     except (MissingPeerError, MissingCaptionsError) as error:
         raise click.ClickException(str(error)) from error
-    sections = {}
     for model in models:
-        sections[model.name] = measure_model(model, programs, quick=quick, on_progress=print_progress)
-        print_section(console, sections[model.name])
-    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
+        bench.add(model.name, measure_model(model, programs, quick=quick))
+    bench.finish()
 
 
-def measure_model(model: MeasuredModel, programs: Path, *, quick: bool, on_progress: Callable[[str], None]) -> Section:
+def measure_model(model: MeasuredModel, programs: Path, *, quick: bool) -> Section:
     """Return the figures of all servers with one model."""
     package_path = Path(__file__).resolve().parent
     peer = [str(programs / "python"), "-m"]
@@ -230,12 +214,12 @@ def measure_model(model: MeasuredModel, programs: Path, *, quick: bool, on_progr
     closed = {f"{clients} clients": {"clients": clients} for clients in CLIENTS}
     for number in range(rounds):
         for command in commands if number % 2 == 0 else reversed(commands):
-            on_progress(f"{model.name}, round {number + 1} of {rounds}: {command.name}, closed loop")
+            print_progress(f"{model.name}, round {number + 1} of {rounds}: {command.name}, closed loop")
             measure(command, closed)
     batched = [command for command in commands if command.group == "batched"]
     rate = OPEN_LOOP_SHARE * max(measurements[command.name, "16 clients"].rate for command in batched)
     for command in (*commands[:2], *batched):  # a server that is too slow for the rate would only show how long its queue grows
-        on_progress(f"{model.name}, {command.name}, open loop")
+        print_progress(f"{model.name}, {command.name}, open loop")
         measure(command, {"open loop": {"rate": rate}})
     return build_section(model, commands, measurements, rate)
 

@@ -16,10 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
+from common.benchmark import Benchmark, with_options
 from common.environments import MissingPeerError, make_environment
-from common.report import open_console, print_end, print_machine, print_section
 from common.results import Ratio, Section, Table
-from common.usage import limit_cores
 from inference.fixed import make_sources
 from inference.models import BASE, build_random_model
 from inference.serve import SOURCE_TOKENS, TARGET_TOKENS
@@ -96,16 +95,12 @@ def measure_model(
 @click.command()
 @click.option("--quick", is_flag=True, help="Five processes of each instead of ten.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="Trained bundle.  [default: the model of the repository]")
-@click.option("--cores", "max_cores", type=click.IntRange(min=1), default=2, show_default=True, help="Most cores to use.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+@with_options("cores", "json")
 def main(quick: bool, bundle: Path | None, max_cores: int, report: Path | None) -> None:
     """Measure the first translation of new processes beside CTranslate2."""
-    started = time.monotonic()
     package_path = Path(__file__).resolve().parent
     work = package_path.parent / "inference" / ".work"
-    work.mkdir(parents=True, exist_ok=True)
-    console = open_console()
-    machine = print_machine(console, cores=limit_cores(max_cores), quick=quick, libraries=("dragoman", "numpy"))
+    bench = Benchmark(__file__, quick=quick, cores=max_cores, libraries=("dragoman", "numpy"), work=work, report=report)
     peer: Path | None = None
     try:
         peer = make_environment(
@@ -115,13 +110,12 @@ def main(quick: bool, bundle: Path | None, max_cores: int, report: Path | None) 
             probe=["python", "-c", "import ctranslate2, sentencepiece"],
         )
     except MissingPeerError as error:
-        console.print(f"CTranslate2 is left out: {error}")
+        bench.console.print(f"CTranslate2 is left out: {error}")
     base = write_served_bundle(build_random_model(BASE, work / BASE.name).bundle, work / "startup-base", FIXED_LENGTH)
     models = {
         "trained": (bundle or TRAINED_BUNDLE, SENTENCE),
         "base": (base, load_bundle(base).tokenizer.source.decode(make_sources(1)[0])),
     }
-    sections: dict[str, Section] = {}
     probe, program = package_path / "probe.py", Path(sys.executable).with_name("dragoman")
     for name, (path, text) in models.items():
         exported = work / f"startup-{name}-ctranslate2"
@@ -140,9 +134,8 @@ def main(quick: bool, bundle: Path | None, max_cores: int, report: Path | None) 
             target_peaks = dict.fromkeys(("dragoman", INT8), int8_mebibytes + TARGET_MEBIBYTES)
         if peer is not None:
             commands["CTranslate2"] = [peer / "python", probe, "ctranslate2", exported]
-        sections[name] = measure_model(name, commands, text, QUICK_ROUNDS if quick else ROUNDS, target_peaks)
-        print_section(console, sections[name])
-    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
+        bench.add(name, measure_model(name, commands, text, QUICK_ROUNDS if quick else ROUNDS, target_peaks))
+    bench.finish()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +30,6 @@ class TrainingBenchmark:
 
     corpus: TrainingText
     work: Path
-    on_progress: Callable[[str], None]
 
     @cached_property
     def recipe(self) -> Path:

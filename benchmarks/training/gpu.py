@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import numpy as np
 import torch
-from common.report import open_console, print_end, print_machine, print_section
+from common.benchmark import Benchmark, with_options
 from common.results import Ratio, Section, Table
 from torch import Tensor, nn
 
@@ -134,18 +134,18 @@ def measure_size(size: str, batch_tokens: int, plan: ComputePlan, *, rounds: int
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Measure the paper's batches only, in one short round.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+@with_options("json")
 def main(quick: bool, report: Path | None) -> None:
     """Measure training speed on a GPU, beside torch.nn.Transformer."""
     if not torch.cuda.is_available():
         raise click.ClickException(
             "no CUDA device: this benchmark measures a GPU; run `make bench-training` to measure the processor"
         )
-    started, console, section = time.monotonic(), open_console(), Section()
-    machine = print_machine(console, cores=torch.get_num_threads(), quick=quick, libraries=("dragoman", "torch"))
+    section = Section()
+    bench = Benchmark(__file__, quick=quick, cores=None, libraries=("dragoman", "torch"), report=report)
     plan = ComputePlan(torch.device("cuda", torch.cuda.current_device()), torch.bfloat16)
-    machine["gpu"] = torch.cuda.get_device_name(plan.device)
-    console.print(f"{machine['gpu']}, CUDA {torch.version.cuda}", markup=False)
+    bench.machine["gpu"] = torch.cuda.get_device_name(plan.device)
+    bench.console.print(f"{bench.machine['gpu']}, CUDA {torch.version.cuda}", markup=False)
     table = Table(
         f"Training in bfloat16, {VOCABULARY:,} pieces: target tokens per second",
         ["size, padded tokens", "dragoman", "torch.nn", "ratio", "share of the peak", "memory, MiB"],
@@ -167,8 +167,8 @@ def main(quick: bool, report: Path | None) -> None:
             section.ratios.append(Ratio(f"over_torch_{name}", ratio))
             section.figures[name] = result
     section.tables.append(table)
-    print_section(console, section)
-    print_end(console, {"gpu": section}, machine, seconds=time.monotonic() - started, json_path=report)
+    bench.add("gpu", section)
+    bench.finish()
 
 
 if __name__ == "__main__":

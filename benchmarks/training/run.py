@@ -6,19 +6,16 @@ README.md beside this file describes what is measured. The last line holds `name
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import click
-from common.instruction_set import describe_instruction_set, limit_to
-from common.report import open_console, print_end, print_machine, print_section
+from common.benchmark import Benchmark, with_options
+from common.instruction_set import describe_instruction_set
 from common.results import Section
 from common.time_budget import UNBOUNDED, TimeBudget
-from common.usage import CommandError, adopt_orphans, limit_cores
+from common.usage import CommandError
 
 from .benchmark import MeasuredRates, TrainingBenchmark
 from .peers import find_peers
@@ -41,7 +38,7 @@ SPEED_SHARE = 0.75
     is_flag=True,
     help="Run one round of the tiny model, in under four minutes once the peers are installed. --size base adds the other.",
 )
-@click.option("--isa", "instruction_set", type=click.Choice(["avx2"]), help="Limit all systems to this instruction set.")
+@with_options("isa")
 @click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure only these sections.")
 @click.option("--size", "chosen", type=click.Choice(list(SIZES)), multiple=True, help="Measure only these sizes.")
 @click.option(
@@ -51,38 +48,25 @@ SPEED_SHARE = 0.75
 )
 @click.option("--seconds", type=click.FloatRange(min=0.0), help="Seconds of each run after its first report.")
 @click.option("--install", is_flag=True, help="Install missing peers also in a quick run.")
-@click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
-@click.option("--work", type=click.Path(path_type=Path), help="Folder for text, environments and outputs.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+@with_options("shared", "work", "json")
 def main(
     quick: bool,
-    instruction_set: str | None,
     only: tuple[str, ...],
     chosen: tuple[str, ...],
     rounds: int | None,
     seconds: float | None,
     install: bool,
-    shared: Path | None,
+    shared: Path,
     work: Path | None,
     report: Path | None,
 ) -> None:
     """Measure the training speed of dragoman and of other toolkits."""
-    limit_to(instruction_set)
-    started = time.monotonic()
-    package_path = Path(__file__).resolve().parent
-    work = (work or package_path / ".work").resolve()
-    shared = (shared or package_path.parents[1].parent / "shared" / "data").resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    (work / ".gitignore").write_text("*\n", encoding="utf-8")
     os.environ.pop("PYTHONPATH", None)  # only this program needs it, not its child processes
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the child processes, as Ctrl-C does
-    adopt_orphans()
-    console = open_console()
-    cores = limit_cores(THREADS)
-    machine = print_machine(console, cores=cores, quick=quick, libraries=("dragoman", "sentencepiece", "numpy", "torch"))
-    corpus = make_training_text(shared, work / "text")
-    console.print(f"text: {corpus.description}; {corpus.lengths.pairs:,} pairs, {corpus.lengths.t:,} target tokens")
-    bench = TrainingBenchmark(corpus, work, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
+    libraries = ("dragoman", "sentencepiece", "numpy", "torch")
+    frame = Benchmark(__file__, quick=quick, cores=THREADS, libraries=libraries, work=work, report=report)
+    corpus = make_training_text(shared, frame.work / "text")
+    frame.console.print(f"text: {corpus.description}; {corpus.lengths.pairs:,} pairs, {corpus.lengths.t:,} target tokens")
+    bench = TrainingBenchmark(corpus, frame.work)
     sizes = [SIZES[name] for name in SIZES if not chosen or name in chosen]
     default_seconds = {"tiny": 3.0, "base": 2.5} if quick else {"tiny": 15.0, "base": 60.0}
     measured = MeasuredRates()
@@ -91,8 +75,8 @@ def main(
     start_sizes = sizes[:1] if quick else sizes
     if quick:  # a slow machine takes many seconds for a step
         timed = [(replace(size, report_steps=1), run_seconds) for size, run_seconds in (timed if chosen else timed[:1])]
-    console.print(describe_instruction_set(), markup=False)
-    peers = find_peers(corpus, work, install=install or not quick, include_slow=not quick)
+    frame.console.print(describe_instruction_set(), markup=False)
+    peers = find_peers(corpus, frame.work, install=install or not quick, include_slow=not quick)
     run_budget = TimeBudget.from_seconds(QUICK_SECONDS) if quick and rounds is None and seconds is None else UNBOUNDED
     measures: dict[str, Callable[[], Section]] = {
         "speed": lambda: measure_speed(
@@ -100,15 +84,14 @@ def main(
         ),
         "start": lambda: measure_start(bench, start_sizes, rounds=num_rounds, budget=run_budget),
     }
-    sections: dict[str, Section] = {}
     for name in SECTIONS:
         if name in (only or SECTIONS):
             try:
-                sections[name] = measures[name]()
+                section = measures[name]()
             except CommandError as error:
-                sections[name] = Section(notes=[f"{name}: {error}"])
-            print_section(console, sections[name])
-    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
+                section = Section(notes=[f"{name}: {error}"])
+            frame.add(name, section)
+    frame.finish()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from common.benchmark import print_progress
 from common.results import Ratio, Section, Table
 from common.time_budget import UNBOUNDED, TimeBudget
 from common.usage import CommandError
@@ -38,13 +39,12 @@ def measure_speed(
     for size, seconds in sizes:
         runs = [bench.dragoman_run(size, precision) for precision in precisions]
         runs += [peer.make_run(size, bench.out / peer.key) for peer in peers.peers]
-        loads = _run_rounds(bench, section, measured, size, runs, rounds=rounds, seconds=seconds, budget=budget)
+        loads = _run_rounds(section, measured, size, runs, rounds=rounds, seconds=seconds, budget=budget)
         _report_size(section, measured, size, runs, loads)
     return section
 
 
 def _run_rounds(
-    bench: TrainingBenchmark,
     section: Section,
     measured: MeasuredRates,
     size: BenchmarkSize,
@@ -68,7 +68,7 @@ def _run_rounds(
                 runs.remove(run)
                 continue
             measured.rates.setdefault((size.name, run.key), []).append(rate)
-            bench.on_progress(f"{size.name}: {run.name}: {rate:,.0f} tokens/s")
+            print_progress(f"{size.name}: {run.name}: {rate:,.0f} tokens/s")
     return loads
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from common.results import Ratio, Section, Table
 from common.time_budget import UNBOUNDED, TimeBudget
-from common.usage import CommandError, kill, run_commands
+from common.usage import CommandError, kill
 
 from . import dragoman_runner
 from .benchmark import TrainingBenchmark
@@ -35,7 +33,6 @@ def measure_start(
     The precision is the one that the recipe's `auto` takes. budget: a run that takes longer is stopped, and the reason is noted
     """
     section = Section()
-    parts_table = Table("Parts of the start with a prepared corpus, seconds", ["size", "part", "seconds"])
     table = Table("From the command to the end of the first step, seconds", ["size", "corpus", "median", "slowest", "target"])
     for size in sizes:
         for corpus_state in ("prepared", "as text"):
@@ -49,29 +46,9 @@ def measure_start(
             name = f"start_{size.name}_{corpus_state.replace(' ', '_')}"
             section.ratios.append(Ratio(name, target / median, 1.0))
             section.figures[name] = seconds
-        try:
-            parts = _measure_parts(bench, size, budget)
-        except CommandError as error:
-            section.notes.append(f"{size.name}, parts: {error}")
-            continue
-        parts_table.rows += [[size.name, part, f"{part_seconds:.2f}"] for part, part_seconds in parts.items()]
-        section.figures[f"parts_{size.name}"] = parts
-    section.tables += [table, parts_table]
+    section.tables.append(table)
     section.figures["load"] = os.getloadavg()[0]
     return section
-
-
-def _measure_parts(bench: TrainingBenchmark, size: BenchmarkSize, budget: TimeBudget) -> dict[str, float]:
-    """Return the seconds of each part of one start."""
-    folder = bench.out / "start"
-    shutil.rmtree(folder, ignore_errors=True)
-    dragoman_runner.reset_run(bench.prepared, folder / "run")
-    program = Path(__file__).with_name("start_parts.py")
-    command: list[str | Path] = [sys.executable, program, bench.recipe, *_build_settings(bench, size, folder)]
-    result = run_commands(command, folder=folder, limit_seconds=min(LIMIT_SECONDS, budget.seconds_left + GRACE_SECONDS))
-    shutil.rmtree(folder, ignore_errors=True)
-    parts: dict[str, float] = json.loads(result.output.splitlines()[-1])
-    return parts
 
 
 def _build_settings(bench: TrainingBenchmark, size: BenchmarkSize, folder: Path) -> list[str]:

@@ -288,10 +288,11 @@ def _find(files: SourceFiles, settings: ModelSettings, tokens: list[str], key: s
 
 def _find_start(files: SourceFiles, settings: ModelSettings, tokens: list[str]) -> int:
     """Return the id of the token that starts the decoder."""
+    unknown = _find(files, settings, tokens, "unk_token", "<unk>")
     if "decoder_start_token" in settings and settings["decoder_start_token"] is None:
         raise settings.refuse("decoder_start_token", "dragoman starts with a fixed token, and not with one of the caller")
     start = _find(files, settings, tokens, "decoder_start_token", "<s>")
-    if start == _find(files, settings, tokens, "unk_token", "<unk>"):
+    if start == unknown:
         raise settings.refuse("decoder_start_token", "dragoman never starts with the unknown token")
     return start
 
