@@ -32,11 +32,11 @@ def unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"{path}: cannot be read: {error.strerror or error}", code=code)
 
 
-def map_file(path: Path, access: int = mmap.ACCESS_READ) -> mmap.mmap:
+def map_file(path: Path) -> mmap.mmap:
     """Return the bytes of a file. Raise DataError if it is missing, empty or unreadable."""
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=access)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except ValueError:
         raise damaged(path, "is empty") from None
     except OSError as error:

@@ -13,10 +13,11 @@ Argos splits text into sentences with a model of its own, which the package does
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import uuid
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ MAX_SOURCE_TOKENS = 1024
 """CTranslate2 cuts sources of Argos Translate at this length."""
 DECODING_OPTIONS = {"beam_size": 4, "length_penalty": 0.2, "max_decoding_length": 256}
 """Options with which Argos Translate calls CTranslate2; a package cannot change them."""
+CHUNK_BYTES = 2**20
 ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """Time of each file in the archive, so that one bundle gives one archive."""
 
@@ -94,7 +96,7 @@ def export_argos(
         num_positions = max(num_positions, MAX_SOURCE_TOKENS + 1)
     notes = _collect_notes(bundle, num_positions)
     usage = USAGE.format(name=path.name, source=source, target=target)
-    card = build_model_card(bundle, usage=usage, scores=scores or {}, notes=notes)
+    card = build_model_card(bundle, usage=usage, scores=scores, notes=notes)
     texts = {
         "metadata.json": json.dumps(_build_metadata(source, target), indent=4, ensure_ascii=False) + "\n",
         "README.md": card,
@@ -176,9 +178,9 @@ def _write_archive(path: Path, folder_name: str, contents: Mapping[str, str | by
         for name, content in contents.items():
             archive.writestr(_make_entry(f"{folder_name}/{name}"), content)
         for file in sorted(model.iterdir()):
-            with archive.open(_make_entry(f"{folder_name}/model/{file.name}"), "w", force_zip64=True) as stream:
-                for chunk in _read_chunks(file):
-                    stream.write(chunk)
+            entry = _make_entry(f"{folder_name}/model/{file.name}")
+            with file.open("rb") as source, archive.open(entry, "w", force_zip64=True) as stream:
+                shutil.copyfileobj(source, stream, CHUNK_BYTES)
 
 
 def _make_entry(name: str) -> zipfile.ZipInfo:
@@ -186,9 +188,3 @@ def _make_entry(name: str) -> zipfile.ZipInfo:
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16
     return entry
-
-
-def _read_chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as stream:
-        while chunk := stream.read(2**20):
-            yield chunk

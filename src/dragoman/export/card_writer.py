@@ -17,8 +17,8 @@ def build_model_card(
     bundle: Bundle,
     *,
     usage: str,
-    scores: Mapping[str, float],
     notes: Sequence[str],
+    scores: Mapping[str, float] | None = None,
     tags: Sequence[str] = (),
     library: str | None = None,
 ) -> str:
@@ -27,8 +27,8 @@ def build_model_card(
     Args:
         bundle: the model
         usage: Markdown that shows how to use the export
-        scores: scores on a test set by the name of the metric
         notes: differences to dragoman, one sentence each
+        scores: scores on a test set by the name of the metric
         tags: tags of the front matter
         library: library of the front matter that opens the model
     """

@@ -104,9 +104,8 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
         metadata["text_tokens"] = describe_text_tokens(bundle)
         write_json(folder / METADATA_FILE, metadata)
         usage = _write_usage(bundle) if has_usage(bundle) else describe_token_files(bundle)
-        (folder / CARD_FILE).write_text(build_model_card(bundle, usage=usage, scores={}, notes=notes), encoding="utf-8")
-    num_bytes = sum(file.stat().st_size for file in path.iterdir())
-    return ExportResult(path, num_bytes, num_positions, decoding_options, tuple(notes))
+        (folder / CARD_FILE).write_text(build_model_card(bundle, usage=usage, notes=notes), encoding="utf-8")
+    return ExportResult.of_folder(path, num_positions, decoding_options, notes)
 
 
 def _write_usage(bundle: Bundle) -> str:

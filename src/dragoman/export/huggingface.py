@@ -103,7 +103,7 @@ def export_huggingface(
         OutputError: the path exists or cannot be written.
     """
     if huggingface_t5.is_t5(bundle.recipe.model):
-        return _export_t5(bundle, path, scores=scores or {}, overwrite=overwrite)
+        return _export_t5(bundle, path, scores=scores, overwrite=overwrite)
     check_exportable(bundle)
     assert bundle.weights is not None  # a model with other layers has no export
     recipe, tokenizer = bundle.recipe, bundle.tokenizer
@@ -129,20 +129,13 @@ def export_huggingface(
             ids = {piece: index for index, piece in enumerate(pieces)}
             (folder / name).write_text(json.dumps(ids, indent=0, ensure_ascii=False), encoding="utf-8")
         write_json(folder / "tokenizer_config.json", _build_tokenizer_config(bundle, is_shared=is_shared))
-        card = build_model_card(
-            bundle,
-            usage=USAGE.format(sentence=_get_example(bundle)),
-            scores=scores or {},
-            notes=notes,
-            tags=("translation", "marian"),
-            library="transformers",
-        )
+        usage, tags = USAGE.format(sentence=_get_example(bundle)), ("translation", "marian")
+        card = build_model_card(bundle, usage=usage, scores=scores, notes=notes, tags=tags, library="transformers")
         (folder / "README.md").write_text(card, encoding="utf-8")
-    num_bytes = sum(file.stat().st_size for file in path.iterdir())
-    return ExportResult(path, num_bytes, max_positions, options, tuple(notes))
+    return ExportResult.of_folder(path, max_positions, options, notes)
 
 
-def _export_t5(bundle: Bundle, path: Path, *, scores: dict[str, float], overwrite: bool) -> ExportResult:
+def _export_t5(bundle: Bundle, path: Path, *, scores: dict[str, float] | None, overwrite: bool) -> ExportResult:
     """Write a folder that `T5ForConditionalGeneration` opens; see `export_huggingface`."""
     huggingface_t5.check_exportable(bundle)
     assert bundle.weights is not None
@@ -162,8 +155,7 @@ def _export_t5(bundle: Bundle, path: Path, *, scores: dict[str, float], overwrit
         tags = ("translation", "t5")
         card = build_model_card(bundle, usage=usage, scores=scores, notes=notes, tags=tags, library="transformers")
         (folder / "README.md").write_text(card, encoding="utf-8")
-    num_bytes = sum(file.stat().st_size for file in path.iterdir())
-    return ExportResult(path, num_bytes, max_positions, options, tuple(notes))
+    return ExportResult.of_folder(path, max_positions, options, notes)
 
 
 def check_exportable(bundle: Bundle) -> None:

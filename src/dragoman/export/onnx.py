@@ -126,9 +126,8 @@ def export_onnx(
         usage = describe_token_files(bundle)
         if has_usage(bundle):
             usage = f"```python\n{IMPORTS['onnx']}\n\n{write_text_code(bundle)}{SEARCH_CODE}```\n\n{PATH_NOTE}"
-        (folder / CARD_FILE).write_text(build_model_card(bundle, usage=usage, scores={}, notes=notes), encoding="utf-8")
-    num_bytes = sum(file.stat().st_size for file in path.iterdir())
-    return ExportResult(path, num_bytes, num_positions, options, tuple(notes))
+        (folder / CARD_FILE).write_text(build_model_card(bundle, usage=usage, notes=notes), encoding="utf-8")
+    return ExportResult.of_folder(path, num_positions, options, notes)
 
 
 def check_exportable(bundle: Bundle) -> None:

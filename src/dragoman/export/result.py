@@ -35,6 +35,12 @@ class ExportResult:
     decoding_options: dict[str, Any]
     notes: tuple[str, ...]
 
+    @classmethod
+    def of_folder(cls, path: Path, max_positions: int, decoding_options: dict[str, Any], notes: Sequence[str]) -> ExportResult:
+        """Return the result for a written folder."""
+        num_bytes = sum(file.stat().st_size for file in path.iterdir())
+        return cls(path, num_bytes, max_positions, decoding_options, tuple(notes))
+
 
 def unsupported(feature: str, problem: str) -> BundleError:
     """Return the error for a feature that the other engine does not have."""
