@@ -154,7 +154,7 @@ def check_language(folder: Path, side: str, language: str, languages: Sequence[s
     """Raise BundleError if a model of many languages does not have one that is chosen. language: empty for none"""
     if language and languages and language not in languages:
         raise BundleError(
-            f"{folder}: has no token for the {side} language {language!r:.40}; its languages are "
+            f"{folder}: has no token for the {side} language {str(language)!r:.40}; its languages are "
             f"{', '.join(languages[:20])}{', …' if len(languages) > 20 else ''}",
             code="conversion-unsupported",
         )
