@@ -95,7 +95,10 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         settings.path,
         _read_languages(files, options, languages),
         {
-            "tokenizer": {"language_token": LANGUAGE_TOKEN} if is_multilingual else {},
+            "tokenizer": {
+                **({"language_token": LANGUAGE_TOKEN} if is_multilingual else {}),
+                **({} if is_shared else {"joint": False, "target_vocab_size": len(target_order)}),
+            },
             "model": _convert_settings(settings, is_shared=is_shared, has_own_output=_has_own_output(settings)),
             "decoding": convert_generation_options(files, settings, target_order),
         },
