@@ -133,7 +133,10 @@ def test_numpy_and_torch_find_equal_hypotheses(name: str, monkeypatch: pytest.Mo
 
 
 def test_searches_import_no_torch() -> None:
-    modules = "dragoman.tasks.generation", "dragoman.tasks.translation", "dragoman.parsing.sentence_parser"
+    modules = (
+        *("dragoman.tasks.generation", "dragoman.tasks.translation", "dragoman.tasks.confidence"),
+        *("dragoman.parsing.sentence_parser", "dragoman.inference.translator", "dragoman.inference.forced_decoder"),
+    )
     code = f"import sys, {', '.join(modules)}; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "False\n"

@@ -118,7 +118,7 @@ main()
 
 @pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
 def test_bundle_translates_without_pytorch(run: Path) -> None:
-    for options in (["method=greedy"], ["method=beam", "beam_size=3"], ["--precision", "float32"]):
+    for options in (["method=greedy"], ["method=beam", "beam_size=3", "--precision", "float32"]):
         done = subprocess.run(
             [sys.executable, "-c", WITHOUT_PYTORCH, "translate", str(run / "bundle"), *options],
             input="one red two\nbig\n",

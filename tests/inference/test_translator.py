@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -510,26 +508,6 @@ def test_public_names_exist() -> None:
         assert name in dir(dragoman)
     with pytest.raises(AttributeError, match="module 'dragoman' has no attribute 'nothing'"):
         dragoman.nothing  # noqa: B018
-
-
-WITHOUT_TORCH = """
-import sys
-import dragoman
-dragoman.Recipe, dragoman.read_recipe, dragoman.DragomanError, dragoman.load
-import dragoman.config, dragoman.errors, dragoman.io.storage, dragoman.viz, dragoman.evaluation.metrics
-translator = dragoman.load(sys.argv[1], task="translation", device="cpu", precision="float32")
-print(translator.score(["one two"], ["eins zwei"])[0].score)
-print(translator.align(["one two"], ["eins zwei"]))
-print("torch" in sys.modules)
-"""
-
-
-def test_scores_and_alignments_need_no_torch(bundle: Path, translator: Translator) -> None:
-    command = [sys.executable, "-c", WITHOUT_TORCH, str(bundle)]
-    score, links, has_torch = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert float(score) == pytest.approx(translator.score(["one two"], ["eins zwei"])[0].score, abs=1e-5)
-    assert links == str(translator.align(["one two"], ["eins zwei"]))
-    assert has_torch == "False"
 
 
 def test_translator_has_recipe_and_metadata(translator: Translator, bundle: Path) -> None:

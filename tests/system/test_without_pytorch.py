@@ -71,12 +71,9 @@ def test_threads_of_numpy_sleep_when_they_have_no_work(setting: dict[str, str], 
     [
         ["method=sample", "nbest=2", "seed=3"],
         ["beam_size=4", "num_beam_groups=2", "diversity_penalty=0.5"],
-        ["beam_size=2", "nbest=2", "--json"],
-        ["repetition_penalty=1.5", "--precision", "float32"],
-        ["beam_size=4", "mbr=bleu"],
         ["method=sample", "mbr=chrf", "seed=3"],
     ],
-    ids=["sampling", "groups", "n-best", "float32", "bleu", "chrf"],
+    ids=["sampling", "groups", "chrf"],
 )
 def test_searches_translate_as_with_pytorch(bundle: Path, options: list[str]) -> None:
     results = [run(program, "translate", bundle, *options, text="one two three\n") for program in (COMMAND, WITH_PYTORCH)]
