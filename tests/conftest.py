@@ -108,10 +108,10 @@ def _no_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[None]:
     """Draw no charts of the runs of a fixture that several tests share."""
     with pytest.MonkeyPatch.context() as patch:
-        if fixturedef.scope != "function" and (fixturedef.argname == "trained" or "tiny" in fixturedef.argnames):
+        if fixturedef.scope != "function" and ("tiny" in request.fixturenames or fixturedef.argname == "trained"):
             patch.setitem(sys.modules, "matplotlib", None)
         return (yield)
 

@@ -228,9 +228,10 @@ LARGE_FILES = {
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("name", LARGE_FILES)
 def test_reading_takes_memory_in_proportion_to_the_file(name: str, tmp_path: Path) -> None:
-    """A file of 16 MiB, the largest one, then takes less than 256 MiB. 8 MiB are what the first call imports."""
+    """A file of 16 MiB then takes less than 256 MiB. 8 MiB are what the first call imports."""
     (tmp_path / name).write_text(LARGE_FILES[name](), encoding="utf-8", newline="")
-    assert measure_mib(MEASURE, tmp_path / name) < 256 / 4 + 8
+    has_most_texts = name in ("entries.po", "events.ass", "paragraphs.txt")  # a larger file is refused after as many
+    assert measure_mib(MEASURE, tmp_path / name) < (256 if has_most_texts else 256 / 4 + 8)
 
 
 def measure_mib(program: str, path: Path) -> int:
