@@ -96,9 +96,10 @@ def write_programs(folder: Path, downloads: Path) -> None:
         (folder / name).chmod(0o755)
 
 
-def test_chinese_quickstart_has_the_same_commands() -> None:
+@pytest.mark.parametrize("name", ["quickstart", "reproduce-the-paper"])
+def test_chinese_tutorials_have_the_same_commands(name: str) -> None:
     english, chinese = (
-        SHELL_BLOCK.findall((TUTORIALS / f"{name}.md").read_text(encoding="utf-8")) for name in ("quickstart", "quickstart-zh")
+        SHELL_BLOCK.findall((TUTORIALS / f"{file}.md").read_text(encoding="utf-8")) for file in (name, f"{name}-zh")
     )
     assert english == chinese != []
 
