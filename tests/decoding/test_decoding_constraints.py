@@ -148,7 +148,7 @@ def test_beam_search_equals_reference_with_lists(subtests: pytest.Subtests) -> N
         for stop in cases_1:
             with subtests.test(vocabulary=vocabulary, stop=stop):
                 limits = [9, 4, 1, 12, 7]
-                for seed, (form, alpha) in enumerate(PENALTIES):
+                for seed, (form, alpha) in enumerate(PENALTIES if vocabulary == 8 else PENALTIES[:2]):
                     table = Table.random(seed, vocabulary, spread=3.0, contexts=61)
                     table.logits_CV[:, END] += 2.0 + vocabulary / 300
                     beam, nbest = 2 + seed % 3, 1 + seed % 2

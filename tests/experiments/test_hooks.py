@@ -50,6 +50,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(compute_plan, "bf16_is_faster", lambda device: False)  # `doctor` would measure
     modules = set(sys.modules)
     hooks.list_other_entries.cache_clear()
     yield folder
@@ -112,8 +113,7 @@ def test_command_of_a_package_runs(installed: Path, tmp_path: Path) -> None:
     assert "count-words" not in CliRunner().invoke(cli, []).output
 
 
-def test_doctor_lists_entries_with_their_packages(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute_plan, "bf16_is_faster", lambda device: False)  # it measures
+def test_doctor_lists_entries_with_their_packages(installed: Path) -> None:
     attached = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).output)["hooks"]
     assert {"ctc", "squared_relu (my-ideas)"} <= set(attached["architectures"])
     assert attached["commands"] == ["count-words (my-ideas)"]
