@@ -20,7 +20,7 @@ from dragoman import load
 from dragoman.bundle import read_config
 from dragoman.evaluation.metrics import bleu
 
-from .harness import Candidate, CellResult, compare_systems, list_notes
+from .harness import Candidate, CellResult, compare_systems, format_spread, list_notes
 from .models import TARGET_RATIO, ModelFormats, convert_bundle
 from .systems import CT2, DRAGOMAN, HF, Systems, model_path
 
@@ -133,6 +133,7 @@ def search_options(beam: int) -> dict[str, dict[str, Any]]:
 
 
 def list_candidates(systems: Systems, forms: ModelFormats, *, quick: bool, line_by_line: bool) -> list[Candidate]:
+    """Return the settings to try. A quick run leaves out transformers, which takes the time of many rounds of the others."""
     styles = [{"batch": 32, "batch_type": "examples"}]
     if not quick:
         styles += [{"batch": 1024, "batch_type": "tokens"}]
@@ -147,7 +148,9 @@ def list_candidates(systems: Systems, forms: ModelFormats, *, quick: bool, line_
     candidates = [candidate for threads in own_layouts for candidate in systems.dragoman(threads, dragoman_settings)]
     for threads in thread_layouts[:1] if quick and not line_by_line else thread_layouts:
         candidates += systems.ctranslate2(threads, [{}] if line_by_line else styles, quick=quick)
-    batches = [{"batch": 32}] if quick or line_by_line else [{"batch": 32}, {"batch": 64}, {"batch": 128}]
+    if quick:
+        return candidates
+    batches = [{"batch": 32}, {"batch": 64}, {"batch": 128}]
     return candidates + systems.transformers([{}] if line_by_line else batches, forms)
 
 
@@ -161,10 +164,10 @@ def measure_captions(
 ) -> Section:
     section = Section()
     batch_table = Table(
-        "All lines at once: lines per second, text to text", ["search", "system", "best setting", "lines/s", "BLEU", "ratio"]
+        "All lines at once: lines per second, text to text", ["search", "system", "best setting", "lines/s", "BLEU", "ratio", "least to most"]
     )
     line_table = Table(
-        "Line by line: milliseconds per line", ["search", "system", "best setting", "mean", "p50", "p99", "ratio"]
+        "Line by line: milliseconds per line", ["search", "system", "best setting", "mean", "p50", "p99", "ratio", "least to most"]
     )
     num_lines = QUICK_LINES if quick else len(captions.lines)
     lines, references = captions.lines[:num_lines], captions.references[:num_lines]
@@ -253,7 +256,8 @@ def _report_batch(
         label, rate = outcome.best
         score = bleu(outputs[f"{system}, {label}"], [references])
         ratio = dragoman_best[1] / rate if dragoman_best and system != DRAGOMAN else None
-        table.rows.append([name, system, label, f"{rate:,.0f}", f"{score.value:.2f}", f"{ratio:.2f}" if ratio else ""])
+        comparison = [f"{ratio:.2f}", format_spread(outcomes[DRAGOMAN], outcome)] if ratio else ["", ""]
+        table.rows.append([name, system, label, f"{rate:,.0f}", f"{score.value:.2f}", *comparison])
         section.figures[f"{name}, {system}, batch"] = {"rates": outcome.rates, "bleu": score.value}
         if ratio is not None:
             key = f"captions_{name.replace(' ', '')}" + ("" if system == CT2 else f"_over_{system}")
@@ -271,8 +275,8 @@ def _report_single(
         seconds = sorted(seconds_by_setting[f"{system}, {label}"])
         p50, p99 = (1e3 * seconds[min(len(seconds) - 1, int(len(seconds) * share))] for share in (0.5, 0.99))
         ratio = dragoman_best[1] / rate if dragoman_best and system != DRAGOMAN else None
-        mean = f"{1e3 / rate:.1f}"
-        table.rows.append([name, system, label, mean, f"{p50:.1f}", f"{p99:.1f}", f"{ratio:.2f}" if ratio else ""])
+        comparison = [f"{ratio:.2f}", format_spread(outcomes[DRAGOMAN], outcome)] if ratio else ["", ""]
+        table.rows.append([name, system, label, f"{1e3 / rate:.1f}", f"{p50:.1f}", f"{p99:.1f}", *comparison])
         section.figures[f"{name}, {system}, line by line"] = {"rates": outcome.rates, "p50": p50, "p99": p99}
         if ratio is not None:
             key = f"captions_{name.replace(' ', '')}_line_by_line" + ("" if system == CT2 else f"_over_{system}")

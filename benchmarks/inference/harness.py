@@ -181,6 +181,14 @@ def _interleave_systems(entries: Sequence[Candidate], first: Sequence[str]) -> l
     return ranked[:num_systems] + sorted(ranked[num_systems:], key=lambda entry: entry.system not in first)
 
 
+def format_spread(own: CellResult, peer: CellResult) -> str:
+    """Return the least and the largest ratio of one round between the best settings of two systems that have a figure."""
+    assert own.best, "the first system has a figure"
+    assert peer.best, "the second system has a figure"
+    ratios = [rate / peer_rate for rate, peer_rate in zip(own.rates[own.best[0]], peer.rates[peer.best[0]], strict=False)]
+    return f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} rounds"
+
+
 def list_notes(outcomes: Mapping[str, CellResult]) -> list[str]:
     """Return notes on errors and on settings that were skipped for lack of time."""
     notes = list(chain.from_iterable(outcome.errors for outcome in outcomes.values()))
