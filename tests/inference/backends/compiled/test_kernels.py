@@ -52,7 +52,7 @@ from dragoman.inference.backends.compiled.weights import (
 from dragoman.inference.backends.device import choose_fastest_precision
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
 from dragoman.inference.backends.trained_model import TrainedModel
-from dragoman.io.int8_tensors import dequantize_matrices, quantize_matrices
+from dragoman.io.int8_tensors import MIN_STEP, dequantize_matrices, quantize_matrices
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.torch_engine.arrays import TorchArrays
@@ -264,6 +264,20 @@ def test_packed_weights_follow_the_definition(subtests: pytest.Subtests) -> None
                     (kernel_compiler.instruction_set.dot_inputs, epilogue), 0
                 )
                 assert torch.equal(compensation_LO, (padded_OI.sum(1, dtype=torch.int32) * offset).expand(2, -1))
+
+
+def test_integers_are_packed_as_the_floats_that_they_stand_for() -> None:
+    random = np.random.default_rng(0)
+    int8_OI = random.integers(-127, 128, (70, 80), np.int8)
+    int8_OI[:, 0] = 127  # as `quantize_matrices` writes them, so that the floats have the same step
+    int8_OI[3] = 0
+    steps_O, factors_O = random.random((2, 70), np.float32) + np.float32(0.1)
+    steps_O[3] = MIN_STEP
+    floats_OI = int8_OI * steps_O[:, None] * factors_O[:, None]
+    for epilogue in (STORE, ADD_RESIDUAL_U8):
+        matrices = Int8Rows(int8_OI, steps_O, factors_O), floats_OI
+        packed = [pack_int8_weights([WeightLoader.from_matrix(matrix)], [None], epilogue) for matrix in matrices]
+        assert all(np.array_equal(integers, floats) for integers, floats in zip(*packed, strict=True))
 
 
 def test_threads_pack_the_same_bytes() -> None:

@@ -57,12 +57,13 @@ def compute_step_size(weights, steps, factors, output, num_inputs):
     max_abs = max_lane = zero
     if steps:
         max_abs = splat(INT8_MAX) * splat(load_f32(steps, output)) * splat(load_f32(factors, output))
-    for offset in range(0, num_inputs, LANES):
-        values = load_weights(weights, steps, factors, output, output * num_inputs + offset)
-        max_abs = maximum(max_abs, absolute(values))
-        if HAS_LANES:
-            positive, negative = maximum(values, zero), maximum(zero - values, zero)
-            max_lane = maximum(max_lane, maximum(sum_lane_weights(positive), sum_lane_weights(negative)))
+    if HAS_LANES or not steps:
+        for offset in range(0, num_inputs, LANES):
+            values = load_weights(weights, steps, factors, output, output * num_inputs + offset)
+            max_abs = maximum(max_abs, absolute(values))
+            if HAS_LANES:
+                positive, negative = maximum(values, zero), maximum(zero - values, zero)
+                max_lane = maximum(max_lane, maximum(sum_lane_weights(positive), sum_lane_weights(negative)))
     step_size = max(reduce_max(max_abs) / np.float32(INT8_MAX), np.float32(MIN_SCALE))
     if HAS_LANES:
         step_size = max(step_size, reduce_max(max_lane) / np.float32(MAX_LANE_STEPS))
@@ -84,10 +85,16 @@ def pack_weights(weights, steps, factors, num_outputs, num_inputs, panel, scale,
         step_size = compute_step_size(weights, steps, factors, output, num_inputs)
         store_f32(scale, output, step_size)
         step_sizes, sum_ = splat(step_size), splat_i32(0)
+        # Integers whose step stays are quantized already.
+        keeps_integers = steps != 0 and not HAS_LANES and step_size > np.float32(MIN_SCALE)
         panel_address = panel + output // LANES * panel_size
         for offset in range(0, num_inputs, LANES):
-            values = load_weights(weights, steps, factors, output, output * num_inputs + offset)
-            quantized_values = round_f32_to_i32(divide(values, step_sizes))
+            index = output * num_inputs + offset
+            if keeps_integers:
+                values = load_i8x16(weights, index)
+            else:
+                values = divide(load_weights(weights, steps, factors, output, index), step_sizes)
+            quantized_values = round_f32_to_i32(values)
             store_i8_quads(panel_address, (offset // 4) * LANES + output % LANES, quantized_values)
             sum_ = sum_ + quantized_values
         store_i32(compensation, output, np.int32(reduce_sum_i32(sum_) * input_offset))
