@@ -23,7 +23,7 @@ run() {
   echo "$name: $([ $code = 0 ] && echo passed || echo "failed with status $code") after $((SECONDS - started)) s"
   [ $code = 0 ] || { status=1 && tail -n 40 "$out/$name.log"; }
 }
-"$python" -c 'import torch; assert torch.cuda.is_available(), "no CUDA device"; print(torch.cuda.get_device_name(), torch.__version__)' || exit 2
+"$python" -c 'import sys, torch; torch.cuda.is_available() or sys.exit("PyTorch finds no CUDA device"); print(torch.cuda.get_device_name(), torch.__version__)' || exit 2
 run tests 180 "$python" -m pytest -q -m gpu -p no:cacheprovider tests/system/test_gpu.py tests/inference/backends/test_exactly_once.py
 run training-speed 120 "$python" -m training.gpu --quick --json "$out/training.json"
 run translation-speed 150 "$python" -m inference.gpu --quick --json "$out/inference.json"

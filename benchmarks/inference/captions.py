@@ -163,11 +163,12 @@ def measure_captions(
     budget: TimeBudget = UNBOUNDED,
 ) -> Section:
     section = Section()
-    batch_table = Table(
-        "All lines at once: lines per second, text to text", ["search", "system", "best setting", "lines/s", "BLEU", "ratio", "least to most"]
-    )
-    line_table = Table(
-        "Line by line: milliseconds per line", ["search", "system", "best setting", "mean", "p50", "p99", "ratio", "least to most"]
+    batch_table, line_table = (
+        Table(title, ["search", "system", "best setting", *figures, "ratio", "least to most"])
+        for title, figures in (
+            ("All lines at once: lines per second, text to text", ["lines/s", "BLEU"]),
+            ("Line by line: milliseconds per line", ["mean", "p50", "p99"]),
+        )
     )
     num_lines = QUICK_LINES if quick else len(captions.lines)
     lines, references = captions.lines[:num_lines], captions.references[:num_lines]
