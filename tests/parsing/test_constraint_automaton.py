@@ -11,15 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.decoding.arrays import NUMPY
+from dragoman.decoding.constraints import AllowedTokensFn
+from dragoman.parsing.tree_constraint import TreeConstraint
 from dragoman.parsing.treebank import read_trees
-from dragoman.parsing.trees.constraint_automaton import AutomatonState, ConstraintAutomaton
-from dragoman.parsing.trees.linearization import (
-    LINEARIZATION_NAMES,
-    Linearization,
-    LinearizationName,
-    TopDownLinearization,
-    linearization,
-)
+from dragoman.parsing.trees.constraint_automaton import ConstraintAutomaton
+from dragoman.parsing.trees.linearization import LINEARIZATION_NAMES, Linearization, LinearizationName, linearization
 from dragoman.parsing.trees.repair import repair_tree
 from dragoman.parsing.trees.simplify import simplify
 from dragoman.parsing.trees.tree import get_leaves, get_spans
@@ -30,7 +27,7 @@ SPECIAL = ["<pad>", "<unk>", "</s>"]
 TOKENS: dict[LinearizationName, list[str]] = {
     "typed": ["(S", ")S", "(NP", ")NP", "XX", "(LOST", ")NEVER", "junk"],
     "tensor2tensor": ["S", "/S", "NP", "/NP", "DT", "+NP"],
-    "topdown": ["(S", ")", "(NP", "the", "\\(", "cat"],
+    "topdown": ["(S", ")", "(NP", "XX"],
 }
 WORDS = ["the", "(", "cat", "the", "the", "("]
 """Words of a sentence of six; a shorter sentence has the first of them."""
@@ -40,12 +37,10 @@ def make_automaton(name: LinearizationName, **limits: int) -> ConstraintAutomato
     return ConstraintAutomaton(linearization(name), [*SPECIAL, *TOKENS[name]], end_id=END, special_ids=[PAD, UNKNOWN], **limits)
 
 
-def initial_state(
-    automaton: ConstraintAutomaton, name: LinearizationName, lengths: Sequence[int], max_tokens: Sequence[int]
-) -> AutomatonState:
-    ids = {"the": 6, "(": 7, "cat": 8}
-    words = [[ids[word] for word in WORDS[:length]] for length in lengths]
-    return automaton.initial_state(lengths, max_tokens, words if name == "topdown" else None)
+def make_allowed_tokens_fn(
+    name: LinearizationName, lengths: Sequence[int], max_tokens: Sequence[int], **limits: int
+) -> AllowedTokensFn:
+    return TreeConstraint(make_automaton(name, **limits), NUMPY).build_allowed_tokens_fn(lengths, max_tokens)
 
 
 def assert_well_formed(tree_format: Linearization, tokens: Sequence[str], length: int) -> None:
@@ -58,20 +53,16 @@ def assert_well_formed(tree_format: Linearization, tokens: Sequence[str], length
 
 def enumerate_outputs(name: LinearizationName, length: int, max_tokens: int, **limits: int) -> set[tuple[str, ...]]:
     """Return every output that the automaton allows, without its end token."""
-    automaton = make_automaton(name, **limits)
+    allowed_tokens_fn = make_allowed_tokens_fn(name, [length], [max_tokens], **limits)
     vocabulary = [*SPECIAL, *TOKENS[name]]
     outputs: set[tuple[str, ...]] = set()
-    state = initial_state(automaton, name, [length], [max_tokens])
-    unfinished: list[tuple[str, ...]] = [()]
-    while unfinished:
-        hypotheses, tokens = np.nonzero(automaton.get_allowed_mask(state))
-        assert set(hypotheses) == set(range(len(unfinished)))  # every hypothesis has an allowed token
-        expanded = [(*unfinished[row], vocabulary[token]) for row, token in zip(hypotheses, tokens, strict=True)]
-        state = automaton.advance(state.reorder(hypotheses), tokens)
-        ended = state.is_finished_N
-        outputs |= {output[:-1] for output, done in zip(expanded, ended, strict=True) if done}
-        state = state.reorder(np.flatnonzero(~ended))
-        unfinished = [output for output, done in zip(expanded, ended, strict=True) if not done]
+    unfinished_NT = np.zeros((1, 0), np.int64)
+    while len(unfinished_NT):
+        rows, tokens = np.nonzero(allowed_tokens_fn(unfinished_NT, np.zeros(len(unfinished_NT), np.int64)))
+        assert set(rows) == set(range(len(unfinished_NT)))  # every hypothesis has an allowed token
+        expanded_NT = np.concatenate([unfinished_NT[rows], tokens[:, None]], axis=1)
+        outputs |= {tuple(vocabulary[token] for token in output[:-1]) for output in expanded_NT[tokens == END].tolist()}
+        unfinished_NT = expanded_NT[tokens != END]
     return outputs
 
 
@@ -124,55 +115,38 @@ def test_no_output_exceeds_max_tokens(name: LinearizationName) -> None:
         expected = {output for output in all_outputs if len(output) < max_tokens}
         assert enumerate_outputs(name, 3, max_tokens, **limits) == expected
     with pytest.raises(ValueError, match=f"max_tokens = {min_tokens - 1}: a tree over 3 words needs {min_tokens}"):
-        initial_state(make_automaton(name), name, [3], [min_tokens - 1])
+        make_allowed_tokens_fn(name, [3], [min_tokens - 1])
 
 
 @pytest.mark.parametrize("name", LINEARIZATION_NAMES)
-def test_batch_advances_like_single_hypotheses(name: LinearizationName) -> None:
+def test_random_beam_ends_in_trees(name: LinearizationName) -> None:
     """Decode a random beam of several sentences with reordering and small token limits."""
     rng = random.Random(7)
-    tree_format = linearization(name, constituents=["NP"])
-    automaton = make_automaton(name, max_depth=5, max_consecutive_opens=3)
-    vocabulary = [*SPECIAL, *TOKENS[name]]
     lengths = [rng.choice([0, 1, 2, 6]) for _ in range(60)]
-    max_tokens = [automaton.min_tokens(length) + rng.choice([0, 1, 2, 40]) for length in lengths]
-    state, outputs = initial_state(automaton, name, lengths, max_tokens), [list[int]() for _ in lengths]
+    max_tokens = [ConstraintAutomaton.min_tokens(length) + rng.choice([0, 1, 2, 40]) for length in lengths]
+    allowed_tokens_fn = make_allowed_tokens_fn(name, lengths, max_tokens, max_depth=5, max_consecutive_opens=3)
+    sentences, outputs_NT = list(range(60)), np.zeros((60, 0), np.int64)
     for _ in range(max(max_tokens)):
-        rows = [rng.randrange(len(lengths)) if rng.random() < 0.1 else row for row in range(len(lengths))]
-        state, outputs = state.reorder(rows), [list(outputs[row]) for row in rows]
-        lengths, max_tokens = [lengths[row] for row in rows], [max_tokens[row] for row in rows]
-        mask = automaton.get_allowed_mask(state)
-        assert mask.any(axis=1).all()
-        if name != "topdown":
-            np.testing.assert_array_equal(mask, automaton.mask_table_RV[automaton.get_mask_rows(state)])
-        tokens = [rng.choice(np.flatnonzero(row).tolist()) for row in mask]
-        state = automaton.advance(state, tokens)
-        for output, token in zip(outputs, tokens, strict=True):
-            output.append(token)
-    for output, length, limit in zip(outputs, lengths, max_tokens, strict=True):
+        rows = [rng.randrange(60) if rng.random() < 0.1 else row for row in range(60)]
+        sentences, outputs_NT = [sentences[row] for row in rows], outputs_NT[rows]
+        allowed_NV = allowed_tokens_fn(outputs_NT, np.array(sentences))
+        tokens = [rng.choice(np.flatnonzero(allowed_V).tolist()) for allowed_V in allowed_NV]
+        outputs_NT = np.concatenate([outputs_NT, np.array(tokens)[:, None]], axis=1)
+    vocabulary, tree_format = [*SPECIAL, *TOKENS[name]], linearization(name, constituents=["NP"])
+    for output, sentence in zip(outputs_NT.tolist(), sentences, strict=True):
         output_tokens = [vocabulary[token] for token in output[: output.index(END)]]
         assert set(output[len(output_tokens) :]) == {END}
-        assert len(output_tokens) < limit
-        if length:
-            assert_well_formed(tree_format, output_tokens, length)
+        assert len(output_tokens) < max_tokens[sentence]
+        if lengths[sentence]:
+            assert_well_formed(tree_format, output_tokens, lengths[sentence])
         else:
             assert output_tokens == []
-    assert state.is_finished_N.all()
-    np.testing.assert_array_equal(state.next_word_positions(), lengths)
-
-
-def test_next_word_position_advances_with_words() -> None:
-    automaton = make_automaton("typed")
-    state = initial_state(automaton, "typed", [3], [20])
-    for token, position in (("(S", 0), ("XX", 1), ("(NP", 1), ("XX", 2), (")NP", 2), ("XX", 3), (")S", 3), ("</s>", 3)):
-        state = automaton.advance(state, [[*SPECIAL, *TOKENS["typed"]].index(token)])
-        assert state.next_word_positions() == [position]
 
 
 def test_allowed_tokens_of_each_step() -> None:
-    automaton = make_automaton("typed", max_depth=2)
+    allowed_tokens_fn = make_allowed_tokens_fn("typed", [2], [99], max_depth=2)
     vocabulary = np.array([*SPECIAL, *TOKENS["typed"]])
-    state = initial_state(automaton, "typed", [2], [99])
+    output: list[int] = []
     for allowed, token in (
         ("(S (NP", "(S"),
         ("(S (NP XX", "(NP"),
@@ -183,26 +157,23 @@ def test_allowed_tokens_of_each_step() -> None:
         ("</s>", "</s>"),
         ("</s>", "</s>"),
     ):
-        assert set(vocabulary[automaton.get_allowed_mask(state)[0]]) == set(allowed.split()), token
-        state = automaton.advance(state, [vocabulary.tolist().index(token)])
+        allowed_1V = allowed_tokens_fn(np.array([output], np.int64), np.array([0]))
+        assert set(vocabulary[allowed_1V[0]]) == set(allowed.split()), token
+        output.append(vocabulary.tolist().index(token))
 
 
 @pytest.mark.parametrize(
     ("name", "tokens"),
-    [("typed", ["(S", "XX"]), ("typed", ["(S", ")S"]), ("tensor2tensor", ["S", "NN"]), ("topdown", ["(S", "a"])],
+    [("typed", ["(S", "XX"]), ("typed", ["(S", ")S"]), ("tensor2tensor", ["S", "NN"]), ("topdown", ["(S", "XX", ")a"])],
 )
 def test_vocabulary_without_trees_raises_error(name: LinearizationName, tokens: list[str]) -> None:
     with pytest.raises(ValueError, match="vocabulary: no label has both brackets, or no token stands for a word"):
         ConstraintAutomaton(linearization(name), [*SPECIAL, *tokens], end_id=END, special_ids=[PAD, UNKNOWN])
 
 
-def test_invalid_automaton_arguments_raise_errors() -> None:
+def test_limit_below_one_raises() -> None:
     with pytest.raises(ValueError, match="max_depth = 0, max_consecutive_opens = 16: too small; use 1 or more"):
         make_automaton("typed", max_depth=0)
-    with pytest.raises(ValueError, match="word_ids: this linearization has words as tokens"):
-        make_automaton("topdown").initial_state([1], [9])
-    with pytest.raises(ValueError, match="word_ids: a word of sentence 0 is not in the vocabulary"):
-        make_automaton("topdown").initial_state([1], [9], [[UNKNOWN]])
 
 
 @pytest.mark.slow
@@ -217,14 +188,9 @@ def test_automaton_allows_every_craft_tree(name: LinearizationName) -> None:
     automaton = ConstraintAutomaton(tree_format, vocabulary, end_id=END, special_ids=[PAD, UNKNOWN])
     outputs = [[ids[token] for token in sequence] + [END] for sequence in sequences]
     lengths = [len(get_leaves(tree)) for tree in trees]
-    words = (
-        [[ids[tree_format.format_word(leaf.word)] for leaf in get_leaves(tree)] for tree in trees]
-        if isinstance(tree_format, TopDownLinearization)
-        else None
-    )
-    state = automaton.initial_state(lengths, [len(output) for output in outputs], words)
-    for step in range(max(map(len, outputs))):
-        tokens = np.array([output[step] if step < len(output) else END for output in outputs])
-        assert np.take_along_axis(automaton.get_allowed_mask(state), tokens[:, None], axis=1).all(), step
-        state = automaton.advance(state, tokens)
-    assert state.is_finished_N.all()
+    limits = [len(output) for output in outputs]
+    allowed_tokens_fn = TreeConstraint(automaton, NUMPY).build_allowed_tokens_fn(lengths, limits)
+    outputs_NT = np.array([output + [END] * (max(limits) - len(output)) for output in outputs])
+    for step in range(max(limits)):
+        allowed_NV = allowed_tokens_fn(outputs_NT[:, :step], np.arange(len(outputs)))
+        assert np.take_along_axis(allowed_NV, outputs_NT[:, step, None], axis=1).all(), step

@@ -251,8 +251,7 @@ def test_linearizations_match_published_examples(subtests: pytest.Subtests) -> N
         # output of tensor2tensor's wsj_parsing.py
         ("tensor2tensor", CAT, "S NP DT NN /NP VP VBD /VP . /S"),
         ("tensor2tensor", "(/ (/ (NN a) (+ b)) (\\ (/ d)))", "\\/ \\/ NN \\+ // \\\\ +/ /\\ //"),
-        ("topdown", CAT, "(S (NP The cat ) (VP sat ) . )"),
-        ("topdown", "(S (X \\a) (NN -LRB-))", "(S \\\\a -LRB- )"),
+        ("topdown", CAT, "(S (NP XX XX ) (VP XX ) XX )"),
     ]
     for name, text, tokens in cases:
         with subtests.test(name=name, text=text, tokens=tokens):
@@ -310,11 +309,7 @@ def test_repair_returns_the_tree_and_repairs(subtests: pytest.Subtests) -> None:
         ("typed", "XX XX XX", "(TOP a b c)", ["root added"]),
         ("typed", "", "(TOP a b c)", ["word added"] * 3 + ["root added"]),
         ("typed", "(S )S", "(TOP a b c)", ["empty bracket"] + ["word added"] * 3 + ["root added"]),
-        ("topdown", "(S a (NP b ) c ) )", "(S a (NP b) c)", ["stray closer"]),
-        ("topdown", "(S a (NP x ) c )", "(S a (NP b) c)", ["word replaced"]),
-        ("topdown", "(S (NP b ) c )", "(S (NP a b) c)", ["word added"]),
-        ("topdown", "(S a x b (NP c ) )", "(S a b (NP c))", ["word dropped"]),
-        ("topdown", "(S c c c c", "(S a b c)", ["word added"] * 2 + ["word dropped"] * 3 + ["closed late"]),
+        ("topdown", "(S XX (NP XX ) XX ) )", "(S a (NP b) c)", ["stray closer"]),
         ("tensor2tensor", "S A /NP B /S C", "(S (A a) (B b) (C c))", ["stray closer", "word outside"]),
     ]
     for name, tokens, expected, kinds in cases:
@@ -325,14 +320,14 @@ def test_repair_returns_the_tree_and_repairs(subtests: pytest.Subtests) -> None:
 
 
 def test_repairs_have_messages() -> None:
-    repaired = repair_tree(linearization("typed"), ["(S", "what", "XX", ")VP"], ["a", "b"], root="X")
+    repaired = repair_tree(linearization("typed"), ["(S", "what", "XX", ")VP"], ["a", "b"])
     assert [str(repair) for repair in repaired.repairs] == [
         "token 2: 'what' is not a token of the linearization: dropped",
         "token 4: ')VP' closes no open bracket: dropped",
         "token 5: word 'b' was missing: added",
         "token 5: bracket 'S' never closed: closed at the end",
     ]
-    assert format_brackets(repair_tree(linearization("typed"), [], ["a", "b"], root="X").tree) == "(X (XX a) (XX b))"
+    assert format_brackets(repair_tree(linearization("typed"), [], ["a", "b"]).tree) == "(TOP (XX a) (XX b))"
     assert repair_tree(linearization("typed"), ["(S", ")S"], []).tree == Tree("TOP", ())
 
 

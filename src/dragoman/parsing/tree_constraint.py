@@ -4,7 +4,7 @@ A search drops, copies and moves its rows. So at each step the code computes the
 passes over small arrays. On a CPU these are NumPy arrays, because NumPy's calls cost less than PyTorch's. Elsewhere they stay
 on the device.
 
-Shapes: B sentences, N rows, T output tokens, V vocabulary, R rows of the mask table, W words of the longest sentence.
+Shapes: B sentences, N rows, T output tokens, V vocabulary, R rows of the mask table.
 """
 
 from __future__ import annotations
@@ -30,45 +30,35 @@ class TreeConstraint:
             for table_V in (automaton.depth_change_V, automaton.word_change_V, automaton.label_V)
         )
 
-    def build_allowed_tokens_fn(
-        self, lengths: Sequence[int], limits: Sequence[int], words: Sequence[Sequence[int]] | None = None
-    ) -> AllowedTokensFn:
+    def build_allowed_tokens_fn(self, lengths: Sequence[int], limits: Sequence[int]) -> AllowedTokensFn:
         """Return the function that computes the allowed next tokens of one batch; see `DecodingConstraints`.
 
         lengths: number of words of each sentence
         limits: most tokens of each output, end token included
-        words: token ids of each sentence's words, if the output contains the words
-        Raises ValueError if no tree fits into a limit, or a word has no token.
+        Raises ValueError if no tree fits into a limit.
         """
-        start = self.automaton.initial_state(lengths, limits, words)  # checks all arguments
+        self.automaton.check_limits(lengths, limits)
         arrays, tables = self.arrays, self.table_arrays
         length_B, limit_B = tables.asarray(np.array(lengths)), tables.asarray(np.array(limits))
         single_row = _SingleRowState(self.automaton, lengths, limits)
-        next_BW = tables.asarray(np.pad(start.word_ids_NW, ((0, 0), (0, 1)), constant_values=-1).astype(np.int64))
 
         def allowed_tokens(output_NT: Array, sentence_N: Array) -> Array:
             if arrays.is_on_cpu:
                 output_NT, sentence_N = arrays.to_numpy(output_NT), arrays.to_numpy(sentence_N)
-            if len(output_NT) == 1 and arrays.is_on_cpu and not self.automaton.has_word_tokens:
+            if len(output_NT) == 1 and arrays.is_on_cpu:
                 mask_row = single_row.find_mask_row(output_NT, int(sentence_N[0]))
                 return self.mask_table_RV[mask_row : mask_row + 1]
-            words_left_N, mask_row_N = self._find_mask_rows(output_NT, length_B[sentence_N], limit_B[sentence_N])
-            allowed_NV = self.mask_table_RV[arrays.asarray(mask_row_N, arrays.xp.int64)]
-            if not self.automaton.has_word_tokens:
-                return allowed_NV
-            next_N = next_BW[sentence_N, (length_B[sentence_N] - words_left_N).clip(0, next_BW.shape[1] - 1)]
-            emits_word_N = (mask_row_N % 2 == 1) & (next_N >= 0)
-            allowed_NV[arrays.arange(len(next_N)), arrays.asarray(next_N.clip(min=0))] = arrays.asarray(emits_word_N)
-            return allowed_NV
+            mask_row_N = self._find_mask_rows(output_NT, length_B[sentence_N], limit_B[sentence_N])
+            return self.mask_table_RV[arrays.asarray(mask_row_N, arrays.xp.int64)]
 
         return allowed_tokens
 
-    def _find_mask_rows(self, output_NT: Array, length_N: Array, limit_N: Array) -> tuple[Array, Array]:
-        """Return the number of words left and the row of the mask table, each (N,); meaningless for a row with score -inf."""
+    def _find_mask_rows(self, output_NT: Array, length_N: Array, limit_N: Array) -> Array:
+        """Return the row of the mask table of each hypothesis (N,); meaningless for a row with score -inf."""
         length = output_NT.shape[1]
         if not length:
             zero_N = length_N * 0
-            return length_N, self.automaton.compute_mask_row(length_N, zero_N, zero_N, limit_N, zero_N)
+            return self.automaton.compute_mask_row(length_N, zero_N, zero_N, limit_N, zero_N)
         depth_change_NT = self.depth_change_V[output_NT]
         depth_NT = depth_change_NT.cumsum(1)
         depth_N, words_left_N = depth_NT[:, -1], length_N - self.word_change_V[output_NT].sum(1)
@@ -79,7 +69,7 @@ class TreeConstraint:
         # Brackets opened since the last token that opened none; the first token always opens one.
         last_non_open_N = ((depth_change_NT <= 0) * position_T).argmax(1)
         num_opens_N = length - 1 - last_non_open_N + (last_non_open_N == 0)
-        return words_left_N, self.automaton.compute_mask_row(words_left_N, depth_N, num_opens_N, limit_N - length, top_label_N)
+        return self.automaton.compute_mask_row(words_left_N, depth_N, num_opens_N, limit_N - length, top_label_N)
 
 
 class _SingleRowState:

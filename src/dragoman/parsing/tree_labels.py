@@ -10,7 +10,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
 
@@ -20,14 +19,7 @@ from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.errors import BundleError, DataError
 from dragoman.parsing.trees import ptb as penn
 from dragoman.parsing.trees.constraint_automaton import ConstraintAutomaton
-from dragoman.parsing.trees.linearization import (
-    XX,
-    Action,
-    Linearization,
-    LinearizationName,
-    TopDownLinearization,
-    linearization,
-)
+from dragoman.parsing.trees.linearization import XX, Linearization, LinearizationName, linearization
 from dragoman.parsing.trees.simplify import TOP, AnnotationMode, simplify
 from dragoman.parsing.trees.tree import Tree, get_leaves, iter_events
 
@@ -45,26 +37,6 @@ def normalize_tree(tree: Tree, *, function_tags: AnnotationMode, traces: Annotat
     """Return the simplified tree, with a bracket around a single word."""
     tree = simplify(tree, function_tags=function_tags, traces=traces)
     return Tree(TOP, (tree,)) if tree.is_preterminal else tree
-
-
-@dataclass(frozen=True, slots=True)
-class DelexicalizedTopDown:
-    """Top-down linearization with XX for each word, because no closed list holds all words."""
-
-    name: LinearizationName = "topdown"
-
-    def linearize(self, tree: Tree) -> list[str]:
-        """Return the tokens of a tree."""
-        templates = {"open": "({}", "leaf": XX, "close": ")"}
-        return [templates[kind].format(label) for kind, label, _ in iter_events(tree)]
-
-    def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
-        """Return the action of each token."""
-        top_down = TopDownLinearization()
-        return [
-            Action("word") if token == XX else action if not action.is_word else Action("invalid")
-            for token, action in zip(tokens, top_down.parse_actions(tokens), strict=True)
-        ]
 
 
 class TreeLabels:
@@ -92,9 +64,7 @@ class TreeLabels:
         self.name = name
         self.brackets, self.tags = tuple(brackets), tuple(tag for tag in tags if tag != XX)
         self.function_tags, self.traces = function_tags, traces
-        self.linearization: Linearization = (
-            DelexicalizedTopDown() if name == "topdown" else linearization(name, constituents=self.brackets)
-        )
+        self.linearization: Linearization = linearization(name, constituents=self.brackets)
         bracket_tokens = [self._get_bracket_tokens(label) for label in self.brackets]
         bracket_and_word_tokens = dict.fromkeys(
             [XX, *(opener for opener, _ in bracket_tokens), *(closer for _, closer in bracket_tokens)]

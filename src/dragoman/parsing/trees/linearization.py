@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | `typed` | `(S (NP XX XX )NP (VP XX )VP )S` | Vinyals et al. 2015, with XX for every tag |
 | `tensor2tensor` | `S NP DT NN /NP VP VBD /VP /S` | tensor2tensor's wsj_parsing.py: tags, no words |
-| `topdown` | `(S (NP the cat ) (VP sat ) )` | words as tokens, closing brackets without labels |
+| `topdown` | `(S (NP XX XX ) (VP XX ) )` | `typed` with closing brackets without labels |
 
 `repair.repair_tree` returns the tree. It takes what the tokens lack: the words, and their tags except for `tensor2tensor`.
 """
@@ -29,12 +29,10 @@ class Action(NamedTuple):
     """Effect of a token on a tree that is built from left to right.
 
     label: label of an opening bracket, label of a closing bracket or None, tag of a word or None
-    word: the word, or None if the token does not contain it
     """
 
     kind: Literal["open", "word", "close", "invalid"]
     label: str | None = None
-    word: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -45,11 +43,6 @@ class Action(NamedTuple):
     def is_close(self) -> bool:
         """Return whether the token closes a bracket."""
         return self.kind == "close"
-
-    @property
-    def is_word(self) -> bool:
-        """Return whether the token consumes a word."""
-        return self.kind == "word"
 
 
 class Linearization(Protocol):
@@ -70,19 +63,29 @@ class Linearization(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TypedLinearization:
-    """Linearization with labeled closing brackets and XX for each word."""
+class BracketLinearization:
+    """Linearization with XX for each word. The closing brackets of `typed` have labels, those of `topdown` have none."""
 
-    name: LinearizationName = "typed"
+    name: Literal["typed", "topdown"]
 
     def linearize(self, tree: Tree) -> list[str]:
         """Return the tokens of a tree."""
-        bracket_signs = {"open": "(", "close": ")"}
-        return [XX if kind == "leaf" else f"{bracket_signs[kind]}{label}" for kind, label, _ in iter_events(tree)]
+        templates = {"open": "({}", "leaf": XX, "close": "){}" if self.name == "typed" else ")"}
+        return [templates[kind].format(label) for kind, label, _ in iter_events(tree)]
 
     def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
         """Return the action of each token."""
-        return [_parse_typed_action(token) for token in tokens]
+        return [self._parse_action(token) for token in tokens]
+
+    def _parse_action(self, token: str) -> Action:
+        if token == XX:
+            return Action("word")
+        match token[:1]:
+            case "(":
+                return Action("open", token[1:])
+            case ")" if self.name == "typed":
+                return Action("close", token[1:])
+        return Action("close" if token == ")" else "invalid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,67 +136,6 @@ class Tensor2TensorLinearization:
         return Action("open" if label in brackets else "word", label)
 
 
-@dataclass(frozen=True, slots=True)
-class TopDownLinearization:
-    """Linearization with words as tokens and unlabeled closing brackets; \\ precedes a word that begins with ( ) or \\."""
-
-    name: LinearizationName = "topdown"
-
-    def linearize(self, tree: Tree) -> list[str]:
-        """Return the tokens of a tree."""
-        tokens: list[str] = []
-        for kind, label, word in iter_events(tree):
-            match kind:
-                case "open":
-                    tokens.append(f"({label}")
-                case "leaf":
-                    tokens.append(self.format_word(word))
-                case _:
-                    tokens.append(")")
-        return tokens
-
-    def format_word(self, word: str) -> str:
-        """Return the token of a word."""
-        return f"\\{word}" if word.startswith(("(", ")", "\\")) else word
-
-    def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
-        """Return the action of each token."""
-        return [self._parse_action(token) for token in tokens]
-
-    def _parse_action(self, token: str) -> Action:
-        if token == ")":
-            return Action("close")
-        if token.startswith(")"):
-            return Action("invalid")
-        if token.startswith("("):
-            return Action("open", token[1:])
-        return Action("word", word=token.removeprefix("\\"))
-
-
 def linearization(name: LinearizationName, *, constituents: Iterable[str] = ()) -> Linearization:
     """Return the linearization with this name. `constituents`: labels that `tensor2tensor` always reads as brackets."""
-    match name:
-        case "typed":
-            return TypedLinearization()
-        case "tensor2tensor":
-            return Tensor2TensorLinearization(frozenset(constituents))
-        case "topdown":
-            return TopDownLinearization()
-
-
-def choose_tag(word_index: int, action: Action, tags: Sequence[str | None] | None) -> str | None:
-    """Return the tag of a word: from `tags`, else from its token, else XX."""
-    if tags is not None:
-        return tags[word_index]
-    return XX if action.label is None else action.label
-
-
-def _parse_typed_action(token: str) -> Action:
-    if token == XX:
-        return Action("word")
-    match token[:1]:
-        case "(":
-            return Action("open", token[1:])
-        case ")":
-            return Action("close", token[1:])
-    return Action("invalid")
+    return Tensor2TensorLinearization(frozenset(constituents)) if name == "tensor2tensor" else BracketLinearization(name)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dragoman.parsing.trees.linearization import XX, Action, Linearization, choose_tag
+from dragoman.parsing.trees.linearization import XX, Action, Linearization
 from dragoman.parsing.trees.simplify import TOP
 from dragoman.parsing.trees.tree import Tree
 
@@ -20,7 +20,6 @@ RepairKind = Literal[
     "empty bracket",
     "word added",
     "word dropped",
-    "word replaced",
     "word outside",
     "root added",
 ]
@@ -32,13 +31,10 @@ _MESSAGES: dict[RepairKind, str] = {
     "empty bracket": "bracket {text!r} has no words: dropped",
     "word added": "word {text!r} was missing: added",
     "word dropped": "{text!r} stands for a word, but no word is left for it: dropped",
-    "word replaced": "{text!r} is not the next word: read as the next word",
     "word outside": "word {text!r} was outside of the tree: moved into it",
     "root added": "the output has no single outer bracket: root {text!r} added",
 }
 _SPACE = re.compile(r"\s")
-_LOOKAHEAD_WORDS = 8
-"""Number of following words among which a token that is not the next word is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +66,11 @@ def repair_tree(
     tokens: Sequence[str],
     words: Sequence[str],
     tags: Sequence[str] | None = None,
-    *,
-    root: str = TOP,
 ) -> RepairedTree:
     """Return a tree over exactly these words from any tokens; for well-formed tokens without repairs.
 
-    Words keep their order. A token that is not the next word is dropped or read as that word, whichever loses fewer words.
     Missing words are added at the end. Brackets without words are dropped, even if well-formed. Words outside of a single tree
-    move into it. Several trees, or words alone, get a root with the label `root`. Without words the root is empty.
+    move into it. Several trees, or words alone, get a root with the label `TOP`. Without words the root is empty.
 
     Raises ValueError if the numbers of tags and words differ.
     """
@@ -89,12 +82,12 @@ def repair_tree(
             case "open":
                 builder.open_bracket(action.label or "")
             case "word":
-                builder.match_word(token_index, action)
+                builder.match_word(token_index, action.label)
             case "close":
                 builder.close_bracket(token_index, action.label)
             case _:
                 builder.record("unknown token", token_index, tokens[token_index])
-    return builder.finish(root)
+    return builder.finish()
 
 
 @dataclass(slots=True)
@@ -116,7 +109,6 @@ class _TreeBuilder:
         self.open_labels: Counter[str] = Counter()
         self.word_index = 0
         self.repairs: list[Repair] = []
-        self.following_words = _find_following_words(actions)
 
     def record(self, kind: RepairKind, token_index: int, text: str) -> None:
         """Append a repair."""
@@ -127,31 +119,18 @@ class _TreeBuilder:
         self.open_nodes.append(_OpenNode(label))
         self.open_labels[label] += 1
 
-    def add_next_word(self, action: Action) -> None:
-        """Add the next word to the innermost open bracket."""
-        tag = choose_tag(self.word_index, action, self.tags) or XX
+    def add_next_word(self, tag: str | None = None) -> None:
+        """Add the next word to the innermost open bracket, with the caller's tag, else this one, else XX."""
+        tag = (tag if self.tags is None else self.tags[self.word_index]) or XX
         self.open_nodes[-1].children.append(Tree(tag, (self.words[self.word_index],)))
         self.word_index += 1
 
-    def match_word(self, token_index: int, action: Action) -> None:
-        """Apply a token that stands for a word: add it, add missing words before it, or drop it."""
-        num_left = len(self.words) - self.word_index
-        token = self.tokens[token_index]
-        if not num_left:
-            self.record("word dropped", token_index, token)
-            return
-        if action.word is not None and action.word != self.words[self.word_index]:
-            if self.following_words[token_index] == self.words[self.word_index]:
-                self.record("word dropped", token_index, token)
-                return
-            upcoming_words = self.words[self.word_index + 1 : self.word_index + 1 + _LOOKAHEAD_WORDS]
-            if action.word in upcoming_words:
-                for _ in range(upcoming_words.index(action.word) + 1):
-                    self.record("word added", token_index, self.words[self.word_index])
-                    self.add_next_word(Action("word"))
-            else:
-                self.record("word replaced", token_index, token)
-        self.add_next_word(action)
+    def match_word(self, token_index: int, tag: str | None) -> None:
+        """Apply a token that stands for a word: add the next word, or drop the token if there is none."""
+        if self.word_index < len(self.words):
+            self.add_next_word(tag)
+        else:
+            self.record("word dropped", token_index, self.tokens[token_index])
 
     def close_bracket(self, token_index: int, label: str | None) -> None:
         """Close the innermost bracket with this label (with any label for None), and those within it."""
@@ -172,7 +151,7 @@ class _TreeBuilder:
             self.record(kind, token_index, node.label)
         self.open_nodes[-1].children.append(_to_tree(node))
 
-    def finish(self, root: str) -> RepairedTree:
+    def finish(self) -> RepairedTree:
         """Add missing words, close open brackets and return the tree."""
         end = len(self.tokens)
         outer_trees = self.open_nodes[0].children
@@ -189,14 +168,14 @@ class _TreeBuilder:
         self._add_missing_words(end)
         while len(self.open_nodes) > 1:
             self._close_innermost(end, "closed late")
-        return RepairedTree(self._join_trees(root), tuple(self.repairs))
+        return RepairedTree(self._join_trees(), tuple(self.repairs))
 
     def _add_missing_words(self, end: int) -> None:
         while self.word_index < len(self.words):
             self.record("word added", end, self.words[self.word_index])
-            self.add_next_word(Action("word"))
+            self.add_next_word()
 
-    def _join_trees(self, root: str) -> Tree:
+    def _join_trees(self) -> Tree:
         """Return the trees and words outside of all brackets as one tree."""
         outer_trees, end = self.open_nodes[0].children, len(self.tokens)
         constituent_indices = [index for index, outer_tree in enumerate(outer_trees) if not outer_tree.is_preterminal]
@@ -212,21 +191,9 @@ class _TreeBuilder:
             for outside_word in (*before, *after):
                 self.record("word outside", end, str(outside_word.children[0]))
             return Tree(tree.label, (*before, *tree.children, *after))
-        self.record("root added", end, root)
-        return Tree(root, tuple(outer_trees))
+        self.record("root added", end, TOP)
+        return Tree(TOP, tuple(outer_trees))
 
 
 def _to_tree(node: _OpenNode) -> Tree:
     return Tree(node.label, tuple(node.children))
-
-
-def _find_following_words(actions: Sequence[Action]) -> list[str | None]:
-    """Return for each token the next word that a later token contains, or None."""
-    following: list[str | None] = []
-    word: str | None = None
-    for action in reversed(actions):
-        following.append(word)
-        if action.is_word:
-            word = action.word
-    following.reverse()
-    return following
