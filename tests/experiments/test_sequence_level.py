@@ -15,7 +15,7 @@ from dragoman.data.collate import Batch, collate
 from dragoman.data.padding import pad_sequences
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.errors import RecipeError
-from dragoman.evaluation.gleu import sentence_gleu
+from dragoman.evaluation.gleu import count_ngrams, ngram_gleu
 from dragoman.experiments.risk_training.candidates import (
     OutputCandidates,
     SequenceLossSettings,
@@ -70,7 +70,7 @@ def all_outputs() -> list[tuple[int, ...]]:
 
 
 def gleu_of(output: tuple[int, ...], sentence: int) -> float:
-    return sentence_gleu([token for token in output if token != END_ID], REFERENCES[sentence])
+    return ngram_gleu(count_ngrams([token for token in output if token != END_ID]), count_ngrams(REFERENCES[sentence]))
 
 
 def all_candidates() -> OutputCandidates:

@@ -56,7 +56,7 @@ def test_a_row_changes_its_keys_of_the_model_alone(
 def test_ablations_need_a_validation_set(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run")
     without = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": None})})
-    with pytest.raises(RecipeError, match="is missing, but the ablations need it"):
+    with pytest.raises(RecipeError, match="is missing, but the table needs it"):
         make_ablation_recipe(without, ABLATION_ROWS[0], seed=1, budget=Budget(steps=2), run=tmp_path / "row")
 
 

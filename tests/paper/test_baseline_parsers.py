@@ -29,8 +29,8 @@ CRAFT = Path(__file__).resolve().parents[3] / "shared" / "data" / "craft"
 def test_right_branching_tree_leaves_full_stop_outside() -> None:
     sentence = [Leaf("the", "DT"), Leaf("cat", "NN"), Leaf("sat", "VBD"), Leaf(".", ".")]
     assert format_brackets(build_right_branching_tree(sentence)) == "(TOP (S (DT the) (VP (NN cat) (VBD sat)) (. .)))"
-    assert format_brackets(build_right_branching_tree(sentence, RightBranchingLabels("FRAG", "NP"), outside_tags=())) == (
-        "(TOP (FRAG (DT the) (NP (NN cat) (NP (VBD sat) (. .)))))"
+    assert format_brackets(build_right_branching_tree(sentence, RightBranchingLabels("FRAG", "NP"))) == (
+        "(TOP (FRAG (DT the) (NP (NN cat) (VBD sat)) (. .)))"
     )
 
 

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from dragoman.cli.main import cli
 from dragoman.model.transformer import Decoder
 from dragoman.paper.claim_measures import MEASURES
-from dragoman.paper.claims import Claim, load_claims
-from dragoman.paper.claims_picture import draw_claims
+from dragoman.paper.claims import Claim, draw_claims, load_claims
 from dragoman.paper.commands.group import paper
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -33,7 +33,6 @@ from dragoman.config.presets import PRESETS, SIZES
 from dragoman.errors import DataError, DragomanError, RecipeError, RunError
 from dragoman.evaluation.bootstrap import ResampledScore
 from dragoman.evaluation.metrics import Score
-from dragoman.experiments.local_attention.blocks import local_attention
 from dragoman.paper import parallel_runs, table1
 from dragoman.paper.budget import Budget, parse_budget
 from dragoman.paper.commands.outputs import describe_table3
@@ -136,14 +135,6 @@ def test_unknown_preset_or_table_is_one_line() -> None:
 
 
 # --- table 1 -----------------------------------------------------------------------------------------------------------
-
-
-def test_local_attention_has_dropout() -> None:
-    torch.manual_seed(1)
-    ones = torch.ones(1, 1, 400, 4)
-    output = local_attention(ones, ones, ones, 30, dropout_p=0.5)[0, 0, :, 0]
-    assert output.std() > 0.05
-    assert output.mean().item() == pytest.approx(1.0, abs=0.03)
 
 
 # Multiplications and additions of the products, forwards and backwards, by the equations: n places, width d.
@@ -392,7 +383,7 @@ def test_row_recipe_has_the_settings_of_table_3(plain: Recipe, tmp_path: Path) -
     settings = {"scale": MODEL_SCALES["small"], "seed": 2, "run": tmp_path / "row"}
     rows = {row.name: row for row in PAPER_ROWS}
     recipes = {
-        name: make_row_recipe(plain, rows[name], budget_settings=Budget(minutes=3.0).to_training_settings(), **settings)  # type: ignore[arg-type]
+        name: make_row_recipe(plain, rows[name], budget=Budget(minutes=3.0), **settings)  # type: ignore[arg-type]
         for name in ("E", "D-ls0.2", "D-p0", "big")
     }
     for recipe in recipes.values():

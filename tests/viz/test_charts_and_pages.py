@@ -15,21 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.viz import (
-    MetricTile,
-    PageState,
+from dragoman.viz.charts import (
+    Bar,
+    BarGroup,
     Panel,
-    ReportTable,
-    SentenceHistory,
     Series,
     VerticalMarker,
     render_attention_heatmap,
+    render_bar_chart,
     render_learning_curve,
-    render_report,
-    render_run_page,
 )
-from dragoman.viz.charts import Bar, BarGroup, render_bar_chart
-from dragoman.viz.html_report import render_figure
+from dragoman.viz.html_report import ReportTable, render_figure, render_report
+from dragoman.viz.run_page import MetricTile, PageState, SentenceHistory, render_run_page
 from dragoman.viz.svg import escape_hidden, escape_text, estimate_text_width, truncate_text
 from expected_errors import raises_code
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from dragoman.cli.main import cli
 from dragoman.parsing.trees.ptb import read_tree
 from dragoman.parsing.trees.tree import get_leaves, get_spans
-from dragoman.viz import render_tree
+from dragoman.viz.tree_diagram import render_tree
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXT = "(S (NP (DT The) (NN cat)) (VP (VBD sat) (ADVP (RB down))) (. .))"

@@ -8,7 +8,7 @@ from itertools import chain, islice, zip_longest
 from dragoman.cleaning.enabled_filters import FILTER_KEYS, FILTER_ORDER
 from dragoman.cleaning.statistics import MAX_EXAMPLES, CleaningStats, FilterStats
 from dragoman.formats.pair import Pair
-from dragoman.viz import ReportTable, render_report
+from dragoman.viz.html_report import ReportTable, render_report
 
 TABLE_HEADER = ("", "pairs", "percent")
 WARNING_FRACTION = 0.9

@@ -1,11 +1,27 @@
-"""SVG and PNG files of the commands that write several figures."""
+"""SVG and PNG files of commands: one chart, or several figures."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from dragoman.console.options import check_output_paths
 from dragoman.errors import OutputError
 from dragoman.io.storage import check_path_is_free, to_write_error, write_lines, write_with_digest
+from dragoman.viz.matplotlib_svg import check_matplotlib
+
+
+def check_chart(output: Path | None, *, overwrite: bool, input_paths: Iterable[Path | None] = ()) -> None:
+    """Raise an error before the work if the chart of a command cannot be drawn or written; see `check_output_paths`."""
+    check_output_paths(output, overwrite=overwrite, input_paths=input_paths)
+    if output is not None:
+        check_matplotlib()
+
+
+def write_chart(output: Path | None, draw: Callable[[], str], *, overwrite: bool) -> None:
+    """Write the SVG that `draw` returns, if the command has a file for it."""
+    if output is not None:
+        write_lines(output, [draw()], overwrite=overwrite)
 
 
 def make_picture_dir(folder: Path) -> None:

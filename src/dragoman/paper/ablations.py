@@ -19,18 +19,13 @@ from dragoman.config import Recipe, recipe_from_dict
 from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.errors import RecipeError
 from dragoman.paper.budget import Budget
-from dragoman.paper.run_grid import RunGrid, RunKey
+from dragoman.paper.run_grid import RunGrid, RunKey, make_row_document
 from dragoman.training.monitoring.events import Callback
 from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.viz.charts import Panel, Series, render_learning_curve
 
 Point = tuple[float, float]
 
-# Settings of every row. They override the recipe.
-_TRAINING_OVERRIDES: dict[str, Any] = {
-    "num_validation_translations": 0, "best_metric": "loss", "patience": None, "checkpoint_averaging": "none",
-    "loggers": [], "max_epochs": None, "checkpoint_url": None,
-}  # fmt: skip
 NUM_VALIDATIONS = 20
 """Points of a learning curve, if the budget is in steps."""
 
@@ -103,15 +98,10 @@ def make_ablation_recipe(base_recipe: Recipe, row: AblationRow, *, seed: int, bu
 
     Raises RecipeError if the recipe has no single validation set, or the row does not fit its model.
     """
-    if base_recipe.data.valid is None:
-        raise RecipeError(f"{base_recipe.name}: data.valid is missing, but the ablations need it for scores; name its files")
-    document = base_recipe.model_dump()
-    document |= {"name": f"{base_recipe.name}, {row.name}", "run": str(run)}
+    document = make_row_document(base_recipe, row.name, seed=seed, budget=budget, run=run)
     document["model"] |= row.settings
-    document["training"] |= {**_TRAINING_OVERRIDES, "seed": seed, **budget.to_training_settings()}
     if budget.steps is not None:
         document["training"]["validate_every_steps"] = max(budget.steps // NUM_VALIDATIONS, 1)
-    document["data"]["test"] = document["data"]["valid"]
     return recipe_from_dict(document, where=f"{base_recipe.name}, row {row.name}")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, stdev
@@ -78,11 +78,7 @@ class ResultsRow:
     machines: tuple[str, ...]
     finished_at: str
     comparison: SystemComparison | None
-    significant: bool | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        is_significant = None if self.comparison is None else self.comparison.is_significant
-        object.__setattr__(self, "significant", is_significant)
+    significant: bool | None
 
 
 def build_rows(folders: Sequence[Path]) -> list[ResultsRow]:
@@ -202,6 +198,7 @@ def _build_row(runs: Sequence[FinishedRun], first_run: FinishedRun, comparison: 
         machines=tuple(sorted({str(report["machine"]) for report in reports})),
         finished_at=max(str(report["finished"]) for report in reports),
         comparison=comparison,
+        significant=None if comparison is None else comparison.is_significant,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dragoman.parsing.trees.simplify import TOP
@@ -30,7 +30,7 @@ def find_most_common_labels(trees: Iterable[Tree]) -> RightBranchingLabels:
     """
     outer_counts, inner_counts = Counter[str](), Counter[str]()
     for tree in trees:
-        end = _find_phrase_end(get_leaves(tree), PUNCTUATION_TAGS)
+        end = _find_phrase_end(get_leaves(tree))
         for label, start, span_end in get_spans(tree)[1:]:
             if span_end >= end and span_end - start > 1:
                 (inner_counts if start else outer_counts)[label] += 1
@@ -39,16 +39,12 @@ def find_most_common_labels(trees: Iterable[Tree]) -> RightBranchingLabels:
     )
 
 
-def build_right_branching_tree(
-    sentence: Sequence[Leaf], labels: RightBranchingLabels = DEFAULT_LABELS, *, outside_tags: Collection[str] = PUNCTUATION_TAGS
-) -> Tree:
+def build_right_branching_tree(sentence: Sequence[Leaf], labels: RightBranchingLabels = DEFAULT_LABELS) -> Tree:
     """Return a tree like `(TOP (S (DT the) (VP (NN cat) (VBD sat)) (. .)))`: each bracket has a word and one bracket.
 
-    outside_tags: words with these tags at the end of the sentence are children of the outermost bracket
-
-    Without words the root is empty.
+    Punctuation at the end is a child of the outermost bracket. Without words the root is empty.
     """
-    end = _find_phrase_end(sentence, outside_tags)
+    end = _find_phrase_end(sentence)
     tree_events = [TreeEvent("open", TOP)]
     open_labels = [TOP]
     for word_index, (word, tag) in enumerate(sentence):
@@ -62,10 +58,10 @@ def build_right_branching_tree(
     return build_tree(tree_events)
 
 
-def _find_phrase_end(sentence: Sequence[Leaf], outside_tags: Collection[str]) -> int:
+def _find_phrase_end(sentence: Sequence[Leaf]) -> int:
     """Return the number of words before the final punctuation, or of all words if there are no others."""
     end = len(sentence)
-    while end and sentence[end - 1].tag in outside_tags:
+    while end and sentence[end - 1].tag in PUNCTUATION_TAGS:
         end -= 1
     return end or len(sentence)
 

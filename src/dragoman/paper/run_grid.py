@@ -17,11 +17,12 @@ from typing import Any
 from dragoman.config import Recipe, TaskConfig, flatten_settings
 from dragoman.data.manifest import MANIFEST, hash_inputs, list_input_digests, read_manifest
 from dragoman.data.prepare import prepare
-from dragoman.errors import DataError, RunError
+from dragoman.errors import DataError, RecipeError, RunError
 from dragoman.evaluation.bleu_tokenizer import get_task_bleu_tokenizer
 from dragoman.evaluation.bootstrap import ResampledScore, resample
 from dragoman.formats.text import read_lines
 from dragoman.io.storage import to_write_error
+from dragoman.paper.budget import Budget
 from dragoman.paper.parallel_runs import train_parallel
 from dragoman.runtime.counts import format_count
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
@@ -40,10 +41,27 @@ KEYS_THAT_MAY_DIFFER = (
     "data.num_workers",
     "training.log_every_steps",
 )
-
+# Settings of every row that is scored on the validation set. They override the recipe.
+ROW_TRAINING: dict[str, Any] = {
+    "num_validation_translations": 0, "best_metric": "loss", "patience": None, "checkpoint_averaging": "none",
+    "loggers": [], "max_epochs": None, "checkpoint_url": None,
+}  # fmt: skip
 
 RunKey = tuple[str, int]
 """Name of the row, and seed."""
+
+
+def make_row_document(base_recipe: Recipe, row: str, *, seed: int, budget: Budget, run: Path) -> dict[str, Any]:
+    """Return the recipe of a row as a dictionary, with the training settings of all rows. It is scored on the validation set.
+
+    Raises RecipeError if the recipe has no single validation set.
+    """
+    if base_recipe.data.valid is None:
+        raise RecipeError(f"{base_recipe.name}: data.valid is missing, but the table needs it for scores; name its files")
+    document = base_recipe.model_dump() | {"name": f"{base_recipe.name}, {row}", "run": str(run)}
+    document["training"] |= {**ROW_TRAINING, "seed": seed, **budget.to_training_settings()}
+    document["data"]["test"] = document["data"]["valid"]
+    return document
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import linear_regression
 from typing import Literal
 
 import torch
@@ -27,7 +28,7 @@ from dragoman.paper.flop_counter import (
 )
 from dragoman.paper.table1_layers import LAYER_KINDS, LayerKind, build_layer
 from dragoman.runtime.malloc import tune_malloc
-from dragoman.viz import Panel, Series, render_learning_curve
+from dragoman.viz.charts import Panel, Series, render_learning_curve
 
 SweepAxis = Literal["n", "d", "reach"]
 
@@ -146,8 +147,7 @@ class Table1Row:
 
 def fit_slope(x: Sequence[float], y: Sequence[float]) -> float:
     """Return the slope of the least-squares line through the points."""
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
+    return linear_regression(x, y).slope
 
 
 def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:

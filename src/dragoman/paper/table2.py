@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,8 @@ class RunCost:
     paper_bleu: float | None = None
     """BLEU as in the paper: Moses tokens, for German with split compounds. None if it is not computed."""
     paper_bleu_signature: str | None = None
-    paper_flops: float | None = field(init=False)
+    paper_flops: float | None = None
     """Time × devices × sustained FLOP/s, or None if the FLOP/s are unknown."""
-
-    def __post_init__(self) -> None:
-        paper_flops = None
-        if self.sustained_flops is not None:
-            paper_flops = estimate_paper_flops(self.seconds, self.devices, self.sustained_flops)
-        object.__setattr__(self, "paper_flops", paper_flops)
 
 
 def estimate_paper_flops(seconds: float, devices: float, sustained_flops: float) -> float:
@@ -112,6 +106,7 @@ def compute_run_cost(folder: Path, *, sustained_flops: float | None = None) -> R
             for interval, (interval_rate, _) in zip(intervals, rates, strict=True)
         )
         rate = total_flops / device_seconds if device_seconds else rates[-1][0]
+    devices = device_seconds / seconds if seconds else intervals[-1].devices
     task = run_status.recipe.task
     signatures = report.get("signatures", {})
     return RunCost(
@@ -122,7 +117,7 @@ def compute_run_cost(folder: Path, *, sustained_flops: float | None = None) -> R
         machine="; ".join(dict.fromkeys(interval.machine for interval in intervals)),
         steps=steps,
         seconds=seconds,
-        devices=device_seconds / seconds if seconds else intervals[-1].devices,
+        devices=devices,
         sustained_flops=rate,
         sustained_source="; ".join(dict.fromkeys(source for _, source in rates)),
         counted_flops=flops,
@@ -130,6 +125,7 @@ def compute_run_cost(folder: Path, *, sustained_flops: float | None = None) -> R
         bleu_signature=signatures.get("bleu"),
         paper_bleu=report.get("paper_bleu"),
         paper_bleu_signature=signatures.get("paper_bleu"),
+        paper_flops=None if rate is None else estimate_paper_flops(seconds, devices, rate),
     )
 
 

@@ -11,7 +11,7 @@ from dragoman.paper.budget import Budget
 from dragoman.paper.table2 import PAPER_COSTS, PaperCost
 from dragoman.paper.table2_systems import System
 from dragoman.runtime.counts import format_count
-from dragoman.viz import Panel, Series, render_learning_curve
+from dragoman.viz.charts import Panel, Series, render_learning_curve
 
 Point = tuple[float, float]
 
@@ -78,32 +78,16 @@ class SystemResult:
     @property
     def bleu(self) -> float:
         """Return the mean BLEU over the seeds."""
-        return fmean(run.bleu for run in self.trained)
+        return self.mean("bleu")
 
     @property
     def bleu_std(self) -> float | None:
         """Return the standard deviation of BLEU over the seeds, or None for one seed."""
         return stdev(run.bleu for run in self.trained) if len(self.trained) > 1 else None
 
-    @property
-    def perplexity(self) -> float:
-        """Return the mean perplexity of the validation set over the seeds."""
-        return fmean(run.perplexity for run in self.trained)
-
-    @property
-    def flops(self) -> float:
-        """Return the mean floating-point operations of a run."""
-        return fmean(run.flops for run in self.trained)
-
-    @property
-    def seconds(self) -> float:
-        """Return the mean training time of a run in seconds."""
-        return fmean(run.seconds for run in self.trained)
-
-    @property
-    def steps(self) -> float:
-        """Return the mean number of steps of a run."""
-        return fmean(run.steps for run in self.trained)
+    def mean(self, name: str) -> float:
+        """Return the mean of a field of `TrainedSystem` over the seeds."""
+        return fmean(getattr(run, name) for run in self.trained)
 
     @property
     def training_tokens_per_second(self) -> float:

@@ -39,11 +39,10 @@ def train_table3(
 
     Raises RecipeError if the recipe or the budget cannot be used, and RunError if a row's folder has another recipe.
     """
-    settings = budget.to_training_settings()
     grid = RunGrid(
         {
             (row.name, seed): make_row_recipe(
-                base_recipe, row, scale=scale, seed=seed, budget_settings=settings, run=folder / f"{row.name}-seed{seed}"
+                base_recipe, row, scale=scale, seed=seed, budget=budget, run=folder / f"{row.name}-seed{seed}"
             )
             for seed in range(1, seeds + 1)
             for row in rows

@@ -13,7 +13,7 @@ from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL, ResampledScore, co
 from dragoman.paper.budget import Budget
 from dragoman.paper.table3_rows import ROW_SERIES, PaperRow
 from dragoman.runtime.counts import format_count
-from dragoman.viz import Panel, Series, render_learning_curve
+from dragoman.viz.charts import Panel, Series, render_learning_curve
 
 Metric = Literal["perplexity", "bleu"]
 OrderingOutcome = Literal["held", "reversed", "within deviation", "not significant", "one seed"]
@@ -51,13 +51,13 @@ class Table3Result:
     resampled_bleu: Sequence[ResampledScore] = ()
     """BLEU of each run over the bootstrap samples; empty if a run has no translations."""
 
-    def values(self, metric: Metric) -> list[float]:
-        """Return the metric of each seed."""
-        return [getattr(trained, metric) for trained in self.trained_rows]
+    def values(self, name: str) -> list[float]:
+        """Return a field of `TrainedRow` for each seed."""
+        return [getattr(trained, name) for trained in self.trained_rows]
 
-    def mean(self, metric: Metric) -> float:
-        """Return the mean over the seeds."""
-        return fmean(self.values(metric))
+    def mean(self, name: str) -> float:
+        """Return the mean of a field over the seeds."""
+        return fmean(self.values(name))
 
     def std(self, metric: Metric) -> float | None:
         """Return the standard deviation over the seeds, or None for one seed."""
@@ -68,16 +68,6 @@ class Table3Result:
     def parameters(self) -> int:
         """Return the number of parameters."""
         return self.trained_rows[0].parameters
-
-    @property
-    def steps(self) -> float:
-        """Return the mean number of steps over the seeds."""
-        return fmean(trained.steps for trained in self.trained_rows)
-
-    @property
-    def seconds(self) -> float:
-        """Return the mean training time in seconds over the seeds."""
-        return fmean(trained.seconds for trained in self.trained_rows)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ At every scale a row differs from base as printed: A-h16 has twice the heads of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from dragoman.config import Recipe, parse_setting, recipe_from_dict
 from dragoman.config.presets import SIZES
 from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.errors import RecipeError
+from dragoman.paper.budget import Budget
+from dragoman.paper.run_grid import ROW_TRAINING, make_row_document
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,6 @@ class ModelScale:
 
 
 # Settings of every row. They override the recipe.
-_TRAINING_OVERRIDES: dict[str, Any] = {
-    "num_validation_translations": 0, "best_metric": "loss", "patience": None, "checkpoint_averaging": "none",
-    "loggers": [], "max_epochs": None, "checkpoint_url": None,
-}  # fmt: skip
 _DECODING_OVERRIDES: dict[str, Any] = {
     "method": "beam", "beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "nbest": 1, "mbr": "none", "mbr_candidates": None,
     "num_beam_groups": 1,
@@ -125,7 +123,7 @@ def check_fixed_keys(overrides: Sequence[str]) -> None:
     }
     option_by_key |= {"training.max_minutes": "--budget"}
     fixed_keys = {f"model.{key}" for key in make_row_model("B-dk16", MODEL_SCALES["paper"])} | {
-        f"training.{key}" for key in _TRAINING_OVERRIDES
+        f"training.{key}" for key in ROW_TRAINING
     }
     fixed_keys |= {f"decoding.{key}" for key in _DECODING_OVERRIDES} | {"data.test", "training.label_smoothing", *option_by_key}
     for override in overrides:
@@ -135,25 +133,14 @@ def check_fixed_keys(overrides: Sequence[str]) -> None:
             raise RecipeError(f"{override!r}: Table 3 sets {key} itself; {advice}")
 
 
-def make_row_recipe(
-    base_recipe: Recipe, row: PaperRow, *, scale: ModelScale, seed: int, budget_settings: Mapping[str, Any], run: Path
-) -> Recipe:
+def make_row_recipe(base_recipe: Recipe, row: PaperRow, *, scale: ModelScale, seed: int, budget: Budget, run: Path) -> Recipe:
     """Return the recipe of a row for this corpus and budget. It is scored on the validation set, as in Table 3.
 
     The row sets the sizes, P_drop, ε_ls, the position encoding of row E, beam 4, α .6, and no averaging. The recipe sets all
     other keys. Raises RecipeError if the recipe has no validation set.
     """
-    if base_recipe.data.valid is None:
-        raise RecipeError(f"{base_recipe.name}: data.valid is missing, but Table 3 needs it for scores; name its files")
-    document = base_recipe.model_dump()
-    document |= {"name": f"{base_recipe.name}, {row.name}", "run": str(run), "size": row.name}
+    document = make_row_document(base_recipe, row.name, seed=seed, budget=budget, run=run) | {"size": row.name}
     document["model"] |= make_row_model(row.name, scale)
-    document["training"] |= {
-        **_TRAINING_OVERRIDES,
-        "seed": seed,
-        "label_smoothing": SIZES[row.name]["training"]["label_smoothing"],
-        **budget_settings,
-    }
+    document["training"]["label_smoothing"] = SIZES[row.name]["training"]["label_smoothing"]
     document["decoding"] |= _DECODING_OVERRIDES
-    document["data"]["test"] = document["data"]["valid"]
     return recipe_from_dict(document, where=f"{base_recipe.name}, row {row.name}")

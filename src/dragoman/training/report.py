@@ -26,7 +26,7 @@ from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.monitoring.run_page import ATTENTION_FILE
 from dragoman.training.test_sets import TestSetReport, build_test_set_report
 from dragoman.training.validation import EvaluationResult, Evaluator
-from dragoman.viz import Panel, Series, render_attention_heatmap, render_learning_curve
+from dragoman.viz.charts import Panel, Series, render_attention_heatmap, render_learning_curve
 
 NUM_REPORT_SAMPLES = 10
 TRANSLATIONS_FILE = "translations.txt"

@@ -6,7 +6,7 @@ All drawings share one style, so that the security policy of the page needs one 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -181,11 +181,14 @@ def _render_lines(explanation: Explanation, kind: AttentionKind, layout: LineVie
         y, end_y = compute_row_center(row) + shift, compute_row_center(column) + shift
         path = line_path(layout.left_x + _LABEL_GAP, y, layout.right_x - _LABEL_GAP, end_y)
         paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITY_STEPS)), []).append(path)
-    return "".join(
-        f'<path class="line h{head % len(HEAD_COLORS)}" stroke-opacity="{format_number(level / OPACITY_STEPS)}" '
-        f'd="{"".join(line_paths)}"/>'
-        for (head, level), line_paths in sorted(paths.items())
-    )
+    return "".join(render_head_lines(paths))
+
+
+def render_head_lines(paths: Mapping[tuple[int, int], Sequence[str]]) -> Iterator[str]:
+    """Yield one path for each head and opacity, from the lines of each head and each step of the opacity."""
+    for (head, level), lines in sorted(paths.items()):
+        opacity = format_number(level / OPACITY_STEPS)
+        yield f'<path class="line h{head % len(HEAD_COLORS)}" stroke-opacity="{opacity}" d="{"".join(lines)}"/>'
 
 
 # All heads

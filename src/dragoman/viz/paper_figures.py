@@ -18,6 +18,7 @@ from dragoman.viz.attention_svg import (
     OPACITY_STEPS,
     display_token,
     render_drawing,
+    render_head_lines,
     render_heading,
 )
 from dragoman.viz.svg import estimate_text_width, format_attributes, format_number, line_path, render_label, truncate_text
@@ -102,9 +103,7 @@ def _render_lines(
                     start_x, end_x = _compute_token_x(row) + shift, _compute_token_x(column) + shift
                     line = line_path(start_x, top, end_x, bottom)
                     paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITY_STEPS)), []).append(line)
-    for (head, level), line_paths in sorted(paths.items()):
-        opacity = format_number(level / OPACITY_STEPS)
-        yield f'<path class="line h{head % len(HEAD_COLORS)}" stroke-opacity="{opacity}" d="{"".join(line_paths)}"/>'
+    yield from render_head_lines(paths)
 
 
 def _render_weight_boxes(weights_HTS: FloatArray, panel: FigurePanel, top: float) -> Iterator[str]:

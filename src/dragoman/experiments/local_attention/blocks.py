@@ -13,35 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.model.dropout import dropout
-
 # Minimum number of positions in a block; smaller blocks are mostly overhead.
 MIN_BLOCK_SIZE = 16
 
 
-def local_attention(
-    query_BHTK: Tensor,
-    key_BHTK: Tensor,
-    value_BHTU: Tensor,
-    radius: int,
-    *,
-    token_mask_BT: Tensor | None = None,
-    causal: bool = False,
-    dropout_p: float = 0.0,
-) -> Tensor:
-    """Return equation 1 for queries t that see keys t − radius … t + radius, or … t if `causal`. → (B, H, T, U)
-
-    token_mask_BT: true for tokens, false for padding; a padding query attends to itself, as in `windowed_padding_mask`
-    """
+def local_attention(query_BHTK: Tensor, key_BHTK: Tensor, value_BHTU: Tensor, radius: int) -> Tensor:
+    """Return equation 1 for queries t that see keys t − radius … t + radius. → (B, H, T, U)"""
     length, block_size = query_BHTK.shape[2], max(radius, MIN_BLOCK_SIZE)
     num_blocks = -(-length // block_size)
     query_BHXCK = _split_blocks(query_BHTK / math.sqrt(query_BHTK.shape[-1]), num_blocks, block_size)
     key_BHXWK, value_BHXWU = (_concat_neighbors(tensor, num_blocks, block_size) for tensor in (key_BHTK, value_BHTU))
     scores_BHXCW = torch.matmul(query_BHXCK, key_BHXWK.mT)
-    mask_BHXCW = _build_block_mask(
-        length, num_blocks, block_size, radius, token_mask_BT, causal=causal, device=query_BHTK.device
-    )
-    weights_BHXCW = dropout(scores_BHXCW.masked_fill(~mask_BHXCW, float("-inf")).softmax(dim=-1), dropout_p)
+    mask_XCW = _build_block_mask(length, num_blocks, block_size, radius, query_BHTK.device)
+    weights_BHXCW = scores_BHXCW.masked_fill(~mask_XCW, float("-inf")).softmax(dim=-1)
     heads_BHXCU = torch.matmul(weights_BHXCW.to(value_BHXWU.dtype), value_BHXWU)
     return heads_BHXCU.flatten(2, 3)[:, :, :length]
 
@@ -58,22 +42,10 @@ def _concat_neighbors(x_BHTK: Tensor, num_blocks: int, block_size: int) -> Tenso
     return torch.cat([x_BHXCK[:, :, :-2], x_BHXCK[:, :, 1:-1], x_BHXCK[:, :, 2:]], dim=3)
 
 
-def _build_block_mask(
-    length: int,
-    num_blocks: int,
-    block_size: int,
-    radius: int,
-    token_mask_BT: Tensor | None,
-    *,
-    causal: bool,
-    device: torch.device,
-) -> Tensor:
-    """Return which keys of the three blocks a query attends to: tokens within the radius, and itself. → (B or 1, 1, X, C, W)"""
+def _build_block_mask(length: int, num_blocks: int, block_size: int, radius: int, device: torch.device) -> Tensor:
+    """Return which keys of the three blocks a query attends to: positions within the radius, and itself. → (X, C, W)"""
     key_W = torch.arange(3 * block_size, device=device) - block_size
     query_C1 = torch.arange(block_size, device=device)[:, None]
-    in_window_CW = (key_W - query_C1).abs() <= radius
-    if causal:
-        in_window_CW = in_window_CW & (key_W <= query_C1)
-    is_token_BT = torch.ones(1, length, dtype=torch.bool, device=device) if token_mask_BT is None else token_mask_BT
-    is_token_BHXWK = _concat_neighbors(is_token_BT[:, None, :, None], num_blocks, block_size)
-    return in_window_CW & is_token_BHXWK.mT | (key_W == query_C1)
+    key_XW = key_W + block_size * torch.arange(num_blocks, device=device)[:, None]
+    exists_X1W = ((key_XW >= 0) & (key_XW < length))[:, None]
+    return ((key_W - query_C1).abs() <= radius) & exists_X1W | (key_W == query_C1)

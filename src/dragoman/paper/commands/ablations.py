@@ -10,7 +10,6 @@ import click
 
 from dragoman.console.options import (
     PATH_TYPE,
-    check_output_paths,
     json_option,
     output_path_option,
     overrides_argument,
@@ -52,19 +51,16 @@ def ablations(
               dragoman paper ablations --corpus multi30k-ende --rows scaling,no-norm --budget 5min --seeds 3
     """
     from dragoman.config import read_recipe
+    from dragoman.console.figure_files import check_chart, write_chart
     from dragoman.console.terminal import print_json, print_table
-    from dragoman.io.storage import write_lines
     from dragoman.paper.ablations import draw_ablations, select_ablations, train_ablations
     from dragoman.paper.budget import parse_budget
     from dragoman.paper.commands.outputs import describe_ablation
     from dragoman.runtime.counts import format_count
-    from dragoman.viz.matplotlib_svg import check_matplotlib
 
     selected_rows, row_budget = select_ablations(rows), parse_budget(budget)
     recipe = read_recipe(corpus, overrides)
-    check_output_paths(output, overwrite=overwrite)
-    if output is not None:
-        check_matplotlib()
+    check_chart(output, overwrite=overwrite)
     with training_progress_bars() as add_progress_bar:
         results = train_ablations(
             recipe,
@@ -75,8 +71,7 @@ def ablations(
             make_callback=add_progress_bar,
         )
     title = f"Ablations: {recipe.name}, {row_budget} a row, {format_count(seeds, 'seed')}"
-    if output is not None:
-        write_lines(output, [draw_ablations(results, title=title)], overwrite=overwrite)
+    write_chart(output, lambda: draw_ablations(results, title=title), overwrite=overwrite)
     if as_json:
         described = list(map(describe_ablation, results))
         print_json({"corpus": recipe.name, "budget": str(row_budget), "seeds": seeds, "rows": described})

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from dragoman.console.options import check_output_paths, json_option, output_path_option, overwrite_option
-from dragoman.paper.claims import Claim, count_verdicts, load_claims, run_claims
+from dragoman.paper.claims import Claim, count_verdicts, draw_claims, load_claims, run_claims
 
 COLORS = {"holds": "green", "reversed": "red", "undecided": "yellow", "not run": "bright_black"}
 
@@ -31,7 +31,6 @@ def claims(run: bool, output: Path | None, overwrite: bool, as_json: bool) -> No
     """
     from dragoman.console.terminal import print_json
     from dragoman.io.storage import write_lines
-    from dragoman.paper.claims_picture import draw_claims
 
     check_output_paths(output, overwrite=overwrite)
 

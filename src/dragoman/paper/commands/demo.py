@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +13,6 @@ from dragoman.console.options import (
     PATH_TYPE,
     SuggestingGroup,
     bundle_argument,
-    check_output_paths,
     json_option,
     output_path_option,
     overwrite_option,
@@ -64,18 +63,16 @@ def demo() -> None:
     """
 
 
-def show_demonstration(run: Callable[[], Demonstration], output: Path | None, *, overwrite: bool, as_json: bool) -> None:
-    """Run a demonstration, print its table or JSON, and draw its picture."""
+def show_demonstration(
+    run: Callable[[], Demonstration], output: Path | None, *, overwrite: bool, as_json: bool, inputs: Iterable[Path | None] = ()
+) -> None:
+    """Run a demonstration, print its table or JSON, and draw its picture. inputs: paths that `run` reads"""
+    from dragoman.console.figure_files import check_chart, write_chart
     from dragoman.console.terminal import print_json, print_table
-    from dragoman.io.storage import write_lines
-    from dragoman.viz.matplotlib_svg import check_matplotlib
 
-    check_output_paths(output, overwrite=overwrite)
-    if output is not None:
-        check_matplotlib()
+    check_chart(output, overwrite=overwrite, input_paths=inputs)
     demonstration = run()
-    if output is not None:
-        write_lines(output, [demonstration.draw()], overwrite=overwrite)
+    write_chart(output, demonstration.draw, overwrite=overwrite)
     if as_json:
         print_json(demonstration.describe())
         return
@@ -126,9 +123,7 @@ def heads(bundle: Path, trees: Path, pairs: Path | None, output: Path | None, ov
     from dragoman.inference.load import load
     from dragoman.paper.demonstrations.attention_heads import show_heads
 
-    check_output_paths(output, overwrite=overwrite, input_paths=[path for path in (bundle, trees, pairs) if path is not None])
-
     def run() -> Demonstration:
         return show_heads(load(bundle, task="translation"), trees, pairs)
 
-    show_demonstration(run, output, overwrite=overwrite, as_json=as_json)
+    show_demonstration(run, output, overwrite=overwrite, as_json=as_json, inputs=[bundle, trees, pairs])

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from dragoman.console.options import check_output_paths, json_option, output_path_option, overwrite_option
-
-
-def _write_picture(output: Path | None, draw: Callable[[], str], *, overwrite: bool) -> None:
-    from dragoman.io.storage import write_lines
-
-    if output is not None:
-        write_lines(output, [draw()], overwrite=overwrite)
-
-
-def _check_picture(output: Path | None, *, overwrite: bool) -> None:
-    """Raise an error before the work if the picture cannot be drawn or written."""
-    from dragoman.viz.matplotlib_svg import check_matplotlib
-
-    check_output_paths(output, overwrite=overwrite)
-    if output is not None:
-        check_matplotlib()
+from dragoman.console.options import json_option, output_path_option, overwrite_option, usage_error
 
 
 @click.command()
@@ -39,12 +22,13 @@ def scaling(output: Path | None, overwrite: bool, as_json: bool) -> None:
     \b
     Example:  dragoman paper scaling -o scaling.svg
     """
+    from dragoman.console.figure_files import check_chart, write_chart
     from dragoman.console.terminal import print_json, print_table
     from dragoman.paper.scaling import NUM_DOT_PRODUCTS, draw_scaling, measure_scaling
 
-    _check_picture(output, overwrite=overwrite)
+    check_chart(output, overwrite=overwrite)
     rows = measure_scaling()
-    _write_picture(output, lambda: draw_scaling(rows), overwrite=overwrite)
+    write_chart(output, lambda: draw_scaling(rows), overwrite=overwrite)
     if as_json:
         print_json({"products": NUM_DOT_PRODUCTS, "rows": rows})
         return
@@ -80,16 +64,16 @@ def positions(layout: str, d_model: int, output: Path | None, overwrite: bool, a
     \b
     Example:  dragoman paper positions --d-model 512 -o positions.svg
     """
-    from dragoman.console.options import usage_error
+    from dragoman.console.figure_files import check_chart, write_chart
     from dragoman.console.terminal import print_json, print_table
     from dragoman.paper.relative_positions import NUM_POSITIONS_FACTOR, draw_offsets, measure_offsets
 
-    _check_picture(output, overwrite=overwrite)
+    check_chart(output, overwrite=overwrite)
     if d_model % 2:
         raise usage_error(f"--d-model {d_model}: is odd, but sinusoids come in pairs; give an even number")
     num_positions = NUM_POSITIONS_FACTOR * d_model
     rows = measure_offsets(layout=layout, d_model=d_model, num_positions=num_positions)
-    _write_picture(output, lambda: draw_offsets(rows, d_model=d_model), overwrite=overwrite)
+    write_chart(output, lambda: draw_offsets(rows, d_model=d_model), overwrite=overwrite)
     if as_json:
         print_json({"layout": layout, "d_model": d_model, "positions": num_positions, "rows": rows})
         return
@@ -115,12 +99,13 @@ def example(output: Path | None, overwrite: bool, as_json: bool) -> None:
     \b
     Example:  dragoman paper example -o example.svg
     """
+    from dragoman.console.figure_files import check_chart, write_chart
     from dragoman.console.terminal import print_json, print_table
     from dragoman.paper.worked_example import compute_example, draw_example
 
-    _check_picture(output, overwrite=overwrite)
+    check_chart(output, overwrite=overwrite)
     worked_example = compute_example()
-    _write_picture(output, lambda: draw_example(worked_example), overwrite=overwrite)
+    write_chart(output, lambda: draw_example(worked_example), overwrite=overwrite)
     if as_json:
         print_json(worked_example)
         return

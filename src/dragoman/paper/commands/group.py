@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,35 +33,6 @@ if TYPE_CHECKING:
     from dragoman.paper.table1 import Table1Row
 
 
-@dataclass(frozen=True)
-class RecipeDifference:
-    """Setting on which the paper, its code and later code may differ, and its state in a recipe.
-
-    state: as printed, not in the text, deviates, fixed or left to the recipe
-    text, code, later: setting in the paper, in tensor2tensor 1.0.3 and in later code
-    recipe: setting in the recipe
-    deviations: one sentence for each deviating key
-    """
-
-    number: int
-    item: str
-    state: str
-    text: str
-    code: str
-    later: str
-    recipe: str
-    deviations: Sequence[str]
-
-
-@dataclass(frozen=True)
-class DifferencesOutput:
-    """Output of `dragoman paper differences --json`."""
-
-    preset: str
-    size: str
-    differences: Sequence[RecipeDifference]
-
-
 @click.group(cls=SuggestingGroup)
 def paper() -> None:
     """Reproduce the tables and figures of the paper on this machine, with the printed values. Each command has --json.
@@ -73,15 +43,8 @@ def paper() -> None:
     """
 
 
-paper.add_command(table2)
-paper.add_command(table3)
-paper.add_command(table4)
-paper.add_command(ablations)
-paper.add_command(scaling)
-paper.add_command(positions)
-paper.add_command(example)
-paper.add_command(claims)
-paper.add_command(demo)
+for _command in (table2, table3, table4, ablations, scaling, positions, example, claims, demo):
+    paper.add_command(_command)
 
 
 @paper.command()
@@ -98,25 +61,13 @@ def differences(preset: str, overrides: tuple[str, ...], size: str | None, as_js
     """
     from dragoman.config import make_recipe
     from dragoman.console.terminal import print_json
+    from dragoman.paper.commands.outputs import describe_differences
     from dragoman.paper.differences import find_differences
 
     recipe = make_recipe({"preset": preset, **({"size": size} if size is not None else {})}, overrides, where=f"paper {preset}")
     paper_differences = find_differences(recipe.model_dump())
     if as_json:
-        outputs = [
-            RecipeDifference(
-                number=difference.item.number,
-                item=difference.item.name,
-                state=difference.state,
-                text=difference.item.text,
-                code=difference.item.code,
-                later=difference.item.later_code,
-                recipe=difference.value,
-                deviations=[deviation.describe() for deviation in difference.deviations],
-            )
-            for difference in paper_differences
-        ]
-        print_json(DifferencesOutput(recipe.preset, recipe.size, outputs))
+        print_json(describe_differences(recipe.preset, recipe.size, paper_differences))
         return
     click.echo(f"{recipe.preset}, {recipe.size}: compared with the text of the paper")
     for difference in paper_differences:
@@ -156,21 +107,17 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     """
     from rich.progress import Progress
 
+    from dragoman.console.figure_files import check_chart, write_chart
     from dragoman.console.terminal import print_json, rich_console
-    from dragoman.io.storage import write_lines
     from dragoman.paper.commands.outputs import describe_table1
     from dragoman.paper.table1 import draw_table1, measure_table1
-    from dragoman.viz.matplotlib_svg import check_matplotlib
 
-    check_output_paths(output, overwrite=overwrite)
-    if output is not None:
-        check_matplotlib()
+    check_chart(output, overwrite=overwrite)
     console = rich_console()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task_id = bar.add_task("measuring", total=1.0)
         rows = measure_table1(budget, lambda share: bar.update(task_id, completed=share))
-    if output is not None:
-        write_lines(output, [draw_table1(rows)], overwrite=overwrite)
+    write_chart(output, lambda: draw_table1(rows), overwrite=overwrite)
     if as_json:
         print_json(describe_table1(rows))
         return

@@ -1,4 +1,4 @@
-"""JSON of the commands `paper table1` to `table4`, `figures` and `ablations`."""
+"""JSON of the commands `paper differences`, `table1` to `table4`, `figures` and `ablations`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.paper.ablations import TrainedAblation
+from dragoman.paper.differences import Difference
 from dragoman.paper.figures import Figure
 from dragoman.paper.table1 import PATH_LENGTHS, MeasuredSweep, Table1Row
 from dragoman.paper.table2 import PAPER_COSTS
@@ -14,6 +15,30 @@ from dragoman.paper.table3_results import Metric, Table3, Table3Result
 from dragoman.paper.table4 import LATER_PARSERS, PAPER_PARSERS, Table4
 
 METRICS: tuple[Metric, ...] = ("perplexity", "bleu")
+
+
+def describe_differences(preset: str, size: str, differences: Sequence[Difference]) -> dict[str, Any]:
+    """Return the settings on which the paper, its code and later code may differ, and their state in a recipe.
+
+    state: as printed, not in the text, deviates, fixed or left to the recipe
+    text, code, later: setting in the paper, in tensor2tensor 1.0.3 and in later code
+    recipe: setting in the recipe
+    deviations: one sentence for each deviating key
+    """
+    rows = [
+        {
+            "number": difference.item.number,
+            "item": difference.item.name,
+            "state": difference.state,
+            "text": difference.item.text,
+            "code": difference.item.code,
+            "later": difference.item.later_code,
+            "recipe": difference.value,
+            "deviations": [deviation.describe() for deviation in difference.deviations],
+        }
+        for difference in differences
+    ]
+    return {"preset": preset, "size": size, "differences": rows}
 
 
 def describe_table1(rows: Sequence[Table1Row]) -> dict[str, Any]:
@@ -86,13 +111,13 @@ def _describe_system(table: Table2, result: SystemResult) -> dict[str, Any]:
         "printed_ensemble": result.find_paper_row(ensemble=True),
         "parameters": result.parameters,
         "bleu": {"mean": result.bleu, "std": result.bleu_std},
-        "perplexity": result.perplexity,
+        "perplexity": result.mean("perplexity"),
         "ensemble_bleu": None if result.ensemble is None else result.ensemble.score.value,
         "against_transformer": compared and {name: getattr(compared, name) for name in names},
         "ensemble_against_transformer": compared_ensemble and {name: getattr(compared_ensemble, name) for name in names},
-        "flops": result.flops,
-        "seconds": result.seconds,
-        "steps": result.steps,
+        "flops": result.mean("flops"),
+        "seconds": result.mean("seconds"),
+        "steps": result.mean("steps"),
         "training_tokens_per_second": result.training_tokens_per_second,
         "translation_tokens_per_second": result.speed.tokens_per_second,
         "ensemble_tokens_per_second": None if ensemble_speed is None else ensemble_speed.tokens_per_second,

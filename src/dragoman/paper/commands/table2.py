@@ -13,7 +13,6 @@ from dragoman.console.options import (
     PATH_TYPE,
     FiniteNumber,
     argument,
-    check_output_paths,
     json_option,
     option,
     output_path_option,
@@ -100,19 +99,16 @@ def table2(args: Table2Options) -> None:
         return
     if args.tflops is not None or args.score:
         raise usage_error(f"{'--score' if args.score else '--tflops'} is for finished runs; leave it or --run out")
+    from dragoman.console.figure_files import check_chart, write_chart
     from dragoman.console.terminal import print_json
-    from dragoman.io.storage import write_lines
     from dragoman.paper.commands.outputs import describe_table2
     from dragoman.paper.table2_results import draw_table2
     from dragoman.paper.table2_runs import train_table2
     from dragoman.paper.table2_systems import select_systems
-    from dragoman.viz.matplotlib_svg import check_matplotlib
 
     budget, selected_systems = _make_budget(args.steps, args.flops, args.minutes, args.clock), select_systems(args.systems)
     corpus = args.corpus or Path("multi30k-ende")
-    check_output_paths(args.output, overwrite=args.overwrite)
-    if args.output is not None:
-        check_matplotlib()
+    check_chart(args.output, overwrite=args.overwrite)
     with training_progress_bars() as add_progress_bar:
         table = train_table2(
             corpus,
@@ -124,8 +120,7 @@ def table2(args: Table2Options) -> None:
             make_callback=add_progress_bar,
             processes=args.processes or 1,
         )
-    if args.output is not None:
-        write_lines(args.output, [draw_table2(table)], overwrite=args.overwrite)
+    write_chart(args.output, lambda: draw_table2(table), overwrite=args.overwrite)
     if args.as_json:
         print_json(describe_table2(table))
         return
@@ -190,9 +185,9 @@ def _make_row(table: Table2, result: SystemResult, *, ensemble: bool) -> tuple[s
         bleu_text,
         compared,
         printed_flops,
-        f"{runs * result.flops:.2e}",
-        f"{runs * result.steps:,.0f}",
-        f"{runs * result.seconds:,.0f}",
+        f"{runs * result.mean('flops'):.2e}",
+        f"{runs * result.mean('steps'):,.0f}",
+        f"{runs * result.mean('seconds'):,.0f}",
         "" if ensemble else f"{result.training_tokens_per_second:,.0f}",
         "" if speed is None else f"{speed.tokens_per_second:,.0f}",
         f"{result.longest_path}  O({result.system.path})",

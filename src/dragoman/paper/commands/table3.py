@@ -12,7 +12,6 @@ import click
 
 from dragoman.console.options import (
     PATH_TYPE,
-    check_output_paths,
     json_option,
     option,
     output_path_option,
@@ -72,21 +71,18 @@ def table3(args: Table3Options) -> None:
               dragoman paper table3 --corpus multi30k-ende --rows A,E --scale tiny --budget 5min --processes 2
     """
     from dragoman.config import read_recipe
+    from dragoman.console.figure_files import check_chart, write_chart
     from dragoman.console.terminal import print_json
-    from dragoman.io.storage import write_lines
     from dragoman.paper.budget import parse_budget
     from dragoman.paper.commands.outputs import describe_table3
     from dragoman.paper.table3 import train_table3
     from dragoman.paper.table3_results import draw_table3
     from dragoman.paper.table3_rows import MODEL_SCALES, check_fixed_keys, select_rows
-    from dragoman.viz.matplotlib_svg import check_matplotlib
 
     selected_rows, row_budget = select_rows(args.rows), parse_budget(args.budget)
     check_fixed_keys(args.overrides)
     recipe = read_recipe(args.corpus, args.overrides)
-    check_output_paths(args.output, overwrite=args.overwrite)
-    if args.output is not None:
-        check_matplotlib()
+    check_chart(args.output, overwrite=args.overwrite)
     with training_progress_bars() as add_progress_bar:
         table = train_table3(
             recipe,
@@ -99,8 +95,7 @@ def table3(args: Table3Options) -> None:
             make_callback=add_progress_bar,
             processes=args.processes,
         )
-    if args.output is not None:
-        write_lines(args.output, [draw_table3(table)], overwrite=args.overwrite)
+    write_chart(args.output, lambda: draw_table3(table), overwrite=args.overwrite)
     if args.as_json:
         print_json(describe_table3(table))
         return
@@ -137,16 +132,16 @@ def _print_table3(table: Table3) -> None:
         return f"{result.mean(metric):.2f}" + (f" ± {std:.2f}" if std is not None else "")
 
     rows = []
-    is_step_budget = table.budget.steps is not None
+    cost = "steps" if table.budget.steps is None else "seconds"
     for result in table.results:
         paper_row = result.paper_row
         paper_millions = f"{paper_row.million_parameters:g}" if paper_row.million_parameters is not None else ""
-        cost_cell = f"{result.seconds:,.0f}" if is_step_budget else f"{result.steps:,.0f}"
+        cost_cell = f"{result.mean(cost):,.0f}"
         perplexity_cells = (f"{paper_row.perplexity:.2f}", format_mean(result, "perplexity"))
         bleu_cells = (f"{paper_row.bleu:.1f}", format_mean(result, "bleu"))
         size_cells = (paper_millions, f"{result.parameters / 1e6:.3f}")
         rows.append((paper_row.name, cost_cell, *perplexity_cells, *bleu_cells, *size_cells))
-    header = ["row", "seconds" if is_step_budget else "steps", "printed", "PPL", "printed", "BLEU", "printed", "10⁶ params"]
+    header = ["row", cost, "printed", "PPL", "printed", "BLEU", "printed", "10⁶ params"]
     print_table(table.title, header, rows)
     signatures = {run.signature for result in table.results for run in result.trained_rows}
     click.echo(f"perplexity per subword token of data.valid, unsmoothed; its BLEU: {', '.join(sorted(signatures))}")

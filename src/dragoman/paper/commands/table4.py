@@ -10,7 +10,6 @@ import click
 
 from dragoman.console.options import (
     PATH_TYPE,
-    check_output_paths,
     json_option,
     output_path_option,
     overrides_argument,
@@ -58,20 +57,17 @@ def table4(
               dragoman paper table4 --run runs/parsing-craft beam_size=8 -o table4.svg
               dragoman paper table4 --bundle runs/parsing-craft/bundle --gold dev.mrg --train train.mrg
     """
+    from dragoman.console.figure_files import check_chart, write_chart
     from dragoman.console.terminal import print_json
-    from dragoman.io.storage import write_lines
     from dragoman.paper.commands.outputs import describe_table4
     from dragoman.paper.table4 import Table4, draw_table4, find_run_files
-    from dragoman.viz.matplotlib_svg import check_matplotlib
 
     _check_options(overrides, bundles, gold, train, run, unconstrained=unconstrained, with_baselines=not no_baselines)
     gold_paths, train_paths = [gold] if gold is not None else [], list(train)
     if run is not None:
         bundle, gold_paths, train_paths = find_run_files(run)
         bundles = (bundle,)
-    check_output_paths(output, overwrite=overwrite, input_paths=[*gold_paths, *train_paths, *bundles])
-    if output is not None:
-        check_matplotlib()
+    check_chart(output, overwrite=overwrite, input_paths=[*gold_paths, *train_paths, *bundles])
     decoding = parse_decoding_overrides(overrides)
     table = Table4("", 0, ())
     if gold_paths:
@@ -82,8 +78,7 @@ def table4(
         print_json(describe_table4(table))
     else:
         _print_table4(table)
-    if output is not None:  # last, so that a write error comes after the table
-        write_lines(output, [draw_table4(table)], overwrite=overwrite)
+    write_chart(output, lambda: draw_table4(table), overwrite=overwrite)  # last, so that a write error comes after the table
 
 
 def _score_table(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 import torch
@@ -10,8 +9,8 @@ import torch
 from dragoman.config import make_recipe
 from dragoman.model.attention import Attention, attention_weights, explicit_attention, scaled_dot_scores
 from dragoman.model.factory import assemble_model
-from dragoman.paper.demonstrations.demonstration import Demonstration
-from dragoman.viz.svg import box_path, format_number, render_label, render_svg
+from dragoman.paper.demonstrations.demonstration import Demonstration, render_lesson
+from dragoman.viz.svg import box_path, format_number, render_label
 
 VOCABULARY = 37_000
 """Pieces of the vocabulary that English and German share (section 5.1)."""
@@ -48,7 +47,7 @@ class _Diagram:
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.parts = [render_label(title, 16, 28, 16)]
+        self.parts: list[str] = []
 
     def add_box(
         self, css_class: str, text: str, x: float, y: float, width: float = _BOX_WIDTH, height: float = _BOX_HEIGHT
@@ -76,17 +75,8 @@ class _Diagram:
 
     def render(self, width: float, height: float, lesson: str) -> str:
         """Return the drawing with its lesson below as an SVG."""
-        lines = textwrap.wrap(lesson, int((width - 32) / 6.8))
-        parts = self.parts + [render_label(line, 16, height + 18 * index, _SIZE) for index, line in enumerate(lines)]
-        return render_svg(
-            "dragoman-figure",
-            width=width,
-            height=height + 18 * len(lines),
-            title=self.title,
-            description=lesson,
-            body="\n".join(parts),
-            light=_LIGHT,
-            dark=_DARK,
+        return render_lesson(
+            "dragoman-figure", self.parts, width=width, height=height, title=self.title, lesson=lesson, rules=(_LIGHT, _DARK)
         )
 
 

@@ -9,7 +9,6 @@ Both are chosen on every other sentence and scored on the rest. A removed head h
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,12 +27,12 @@ from dragoman.errors import DataError
 from dragoman.formats.readers import read_pairs
 from dragoman.model.attention import Attention
 from dragoman.model.layers import EncoderLayer
-from dragoman.paper.demonstrations.demonstration import Demonstration
+from dragoman.paper.demonstrations.demonstration import Demonstration, render_lesson
 from dragoman.paper.figures import record_encoder_attention
 from dragoman.paper.table4 import read_treebank
 from dragoman.parsing.trees.tree import Tree, get_leaves, iter_events
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.viz.svg import box_path, format_number, render_label, render_svg
+from dragoman.viz.svg import box_path, format_number, render_label
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -342,7 +341,7 @@ def _draw(results: Sequence[HeadResult], title: str, lesson: str) -> str:
         grids.append(("loss without the head, nats / 1,000", changes, max(*changes, 1e-9)))
     grid_width, grid_height = _CELL_WIDTH * num_heads + 76, _CELL_HEIGHT * num_layers + 76
     width = max(2 * grid_width + 16, 640.0)
-    body = [render_label(title, 16, 28, 16)]
+    body: list[str] = []
     for number, (name, values, largest) in enumerate(grids):
         left, top = 16 + grid_width * (number % 2) + 44, 92 + grid_height * (number // 2)
         body.append(render_label(name, left - 44, top - 28, 13))
@@ -360,15 +359,8 @@ def _draw(results: Sequence[HeadResult], title: str, lesson: str) -> str:
             text = f"{value:.0f}".replace("-", "−")
             body.append(render_label(text, x + _CELL_WIDTH / 2, y + 16, _SIZE, css_class=css_class, anchor="middle"))
     bottom = 74 + grid_height * ((len(grids) + 1) // 2)
-    lines = textwrap.wrap(lesson, int((width - 32) / 6.8))
-    body += [render_label(line, 16, bottom + 18 * index, 13) for index, line in enumerate(lines)]
-    return render_svg(
-        "dragoman-heads",
-        width=width,
-        height=bottom + 18 * len(lines),
-        title=title,
-        description=lesson,
-        body="\n".join(body),
-        light={".cell": "fill:#08519c", ".on-cell": "fill:#ffffff"},
-        dark={".cell": "fill:#79b8ff", ".on-cell": "fill:#0d1117"},
+    rules = (
+        {".cell": "fill:#08519c", ".on-cell": "fill:#ffffff"},
+        {".cell": "fill:#79b8ff", ".on-cell": "fill:#0d1117"},
     )
+    return render_lesson("dragoman-heads", body, width=width, height=bottom, title=title, lesson=lesson, rules=rules)

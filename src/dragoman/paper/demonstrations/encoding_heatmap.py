@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import defaultdict
 
-from dragoman.paper.demonstrations.demonstration import Demonstration
+from dragoman.paper.demonstrations.demonstration import Demonstration, render_lesson
 from dragoman.positions import interleaved_sinusoids
-from dragoman.viz.svg import box_path, format_number, render_label, render_svg
+from dragoman.viz.svg import box_path, format_number, render_label
 
 NUM_POSITIONS, D_MODEL = 100, 64
 _SHOWN_DIMENSIONS = (0, 8, 16, 32, 62)
@@ -45,7 +44,7 @@ def _draw(table: list[list[float]], title: str, lesson: str) -> str:
             box = box_path(_LEFT + _CELL_WIDTH * dimension, _TOP + _CELL_HEIGHT * position, _CELL_WIDTH, _CELL_HEIGHT)
             boxes_by_level[round(value * _LEVELS)].append(box)
     width, bottom = _LEFT + _CELL_WIDTH * len(table[0]) + 16, _TOP + _CELL_HEIGHT * len(table)
-    body = [render_label(title, 16, 28, 16)]
+    body: list[str] = []
     for level, boxes in sorted(boxes_by_level.items()):
         if level:
             sign = "positive" if level > 0 else "negative"
@@ -61,15 +60,8 @@ def _draw(table: list[list[float]], title: str, lesson: str) -> str:
     for css_class, x, text in (("positive", _LEFT, "1"), ("negative", _LEFT + 60, "−1")):
         body.append(f'<path class="{css_class}" d="{box_path(x, bottom + 12, 14, 12)}"/>')
         body.append(render_label(text, x + 20, bottom + 22, 12, css_class="muted"))
-    lines = textwrap.wrap(lesson, int((width - 32) / 6.6))
-    body += [render_label(line, 16, bottom + 46 + 18 * index, 13) for index, line in enumerate(lines)]
-    return render_svg(
-        "dragoman-encoding",
-        width=width,
-        height=bottom + 50 + 18 * len(lines),
-        title=title,
-        description=lesson,
-        body="\n".join(body),
-        light={".positive": "fill:#0072b2", ".negative": "fill:#d55e00"},
-        dark={".positive": "fill:#58a6ff", ".negative": "fill:#ff8c42"},
+    rules = (
+        {".positive": "fill:#0072b2", ".negative": "fill:#d55e00"},
+        {".positive": "fill:#58a6ff", ".negative": "fill:#ff8c42"},
     )
+    return render_lesson("dragoman-encoding", body, width=width, height=bottom + 46, title=title, lesson=lesson, rules=rules)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -144,12 +144,8 @@ def show_additive() -> Demonstration:
         ],
         lambda: render_learning_curve(
             [
-                Panel("milliseconds", _build_series(names, rows, [_to_milliseconds(row) for row in rows]), log_scale=True),
-                Panel(
-                    "peak MiB",
-                    _build_series(names, rows, [[size / 2**20 for size in row.peak_bytes] for row in rows]),
-                    log_scale=True,
-                ),
+                _build_panel("milliseconds", names, rows, _to_milliseconds),
+                _build_panel("peak MiB", names, rows, lambda row: [size / 2**20 for size in row.peak_bytes]),
             ],
             title=title,
             x_label="log₂ n: queries, and as many keys",
@@ -174,12 +170,11 @@ def show_recurrent() -> Demonstration:
         [(row.n, row.n / d, *_to_milliseconds(row), row.time_ratio, row.operation_ratio) for row in rows],
         lambda: render_learning_curve(
             [
-                Panel(
+                _build_panel(
                     "self-attention / LSTM",
-                    _build_series(
-                        ("time", "operations", "equal"), rows, [(r.time_ratio, r.operation_ratio, 1.0) for r in rows]
-                    ),
-                    log_scale=True,
+                    ("time", "operations", "equal"),
+                    rows,
+                    lambda row: (row.time_ratio, row.operation_ratio, 1.0),
                 )
             ],
             title=title,
@@ -219,12 +214,8 @@ def show_separable() -> Demonstration:
         ],
         lambda: render_learning_curve(
             [
-                Panel(
-                    "10⁶ operations",
-                    _build_series(names, rows, [[count / 1e6 for count in row.operations] for row in rows]),
-                    log_scale=True,
-                ),
-                Panel("milliseconds", _build_series(names, rows, [_to_milliseconds(row) for row in rows]), log_scale=True),
+                _build_panel("10⁶ operations", names, rows, lambda row: [count / 1e6 for count in row.operations]),
+                _build_panel("milliseconds", names, rows, _to_milliseconds),
             ],
             title=title,
             x_label="log₂ n",
@@ -237,9 +228,13 @@ def _to_milliseconds(row: CostComparison) -> tuple[float, float]:
     return 1e3 * row.seconds[0], 1e3 * row.seconds[1]
 
 
-def _build_series(names: Sequence[str], rows: Sequence[CostComparison], values: Sequence[Sequence[float]]) -> list[Series]:
-    """Return a line for each name over log₂ n. `values` has the values of all names for each row."""
-    return [
-        Series(name, [(math.log2(row.n), row_values[index]) for row, row_values in zip(rows, values, strict=True)])
-        for index, name in enumerate(names)
-    ]
+def _build_panel(
+    y_label: str,
+    names: Sequence[str],
+    rows: Sequence[CostComparison],
+    get_values: Callable[[CostComparison], Sequence[float]],
+) -> Panel:
+    """Return a panel with a line for each name over log₂ n. get_values: the values of all names for a row"""
+    points = [(math.log2(row.n), get_values(row)) for row in rows]
+    series = [Series(name, [(x, values[index]) for x, values in points]) for index, name in enumerate(names)]
+    return Panel(y_label, series, log_scale=True)

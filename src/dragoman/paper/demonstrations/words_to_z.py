@@ -5,7 +5,6 @@ All matrices come from the functions of the model, with a width of 4, two heads,
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,8 +14,8 @@ from torch import Tensor, nn
 from dragoman.model.attention import Attention, explicit_attention, scaled_dot_scores
 from dragoman.model.positional_encoding import SinusoidalPositionalEmbedding
 from dragoman.model.transformer import Embedding
-from dragoman.paper.demonstrations.demonstration import Demonstration
-from dragoman.viz.svg import box_path, estimate_text_width, render_label, render_svg
+from dragoman.paper.demonstrations.demonstration import Demonstration, render_lesson
+from dragoman.viz.svg import box_path, estimate_text_width, render_label
 
 WORDS = ("Thinking", "Machines")
 D_MODEL, NUM_HEADS, D_K = 4, 2, 4
@@ -135,7 +134,7 @@ def _format_number(value: float) -> str:
 
 
 def _draw(steps: Sequence[Equation], title: str, lesson: str) -> str:
-    body, y, width = [render_label(title, _MARGIN, 28, 16)], 44.0, 0.0
+    body, y, width = list[str](), 44.0, 0.0
     for step in steps:
         body.append(render_label(step.name, _MARGIN, y + 14, _LABEL_SIZE))
         top = y + 40
@@ -153,19 +152,12 @@ def _draw(steps: Sequence[Equation], title: str, lesson: str) -> str:
         width = max(width, x)
         y = top + _CELL_HEIGHT * max(heights) + 14
     width += _MARGIN
-    lines = textwrap.wrap(lesson, int((width - 2 * _MARGIN) / 6.8))
-    body += [render_label(line, _MARGIN, y + 16 + 18 * index, _LABEL_SIZE) for index, line in enumerate(lines)]
     colors = ("first", "#cfe8f7", "#123a52"), ("second", "#fbe0cd", "#55301a"), ("other", "#eef2f6", "#1c232c")
-    return render_svg(
-        "dragoman-matrices",
-        width=width,
-        height=y + 20 + 18 * len(lines),
-        title=title,
-        description=lesson,
-        body="\n".join(body),
-        light={f".{name}": f"fill:{light}" for name, light, _ in colors},
-        dark={f".{name}": f"fill:{dark}" for name, _, dark in colors},
+    rules = (
+        {f".{name}": f"fill:{light}" for name, light, _ in colors},
+        {f".{name}": f"fill:{dark}" for name, _, dark in colors},
     )
+    return render_lesson("dragoman-matrices", body, width=width, height=y + 16, title=title, lesson=lesson, rules=rules)
 
 
 def _draw_matrix(name: str, matrix: Tensor, x: float, y: float) -> list[str]:

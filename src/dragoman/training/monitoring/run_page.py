@@ -17,17 +17,9 @@ from dragoman.runtime.progress import format_duration
 from dragoman.training.monitoring.diagnostics import diagnose
 from dragoman.training.monitoring.events import EventKind, RunClosed, TrainingEvent, ValidationReport
 from dragoman.training.monitoring.run_status import LogEntry, RunStatus, RunSummary, read_report, read_run_status, summarize_run
-from dragoman.viz import (
-    MetricTile,
-    PageState,
-    Panel,
-    ReportTable,
-    SentenceHistory,
-    Series,
-    VerticalMarker,
-    render_learning_curve,
-    render_run_page,
-)
+from dragoman.viz.charts import Panel, Series, VerticalMarker, render_learning_curve
+from dragoman.viz.html_report import ReportTable
+from dragoman.viz.run_page import MetricTile, PageState, SentenceHistory, render_run_page
 
 PAGE_FILE, ATTENTION_FILE = "report.html", "attention.svg"
 # Seconds after which browsers reload the page of a running run, and between two pages that a run writes.
