@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from dragoman.cli.main import cli
 from dragoman.config import CorpusConfig
-from dragoman.parsing.parse_confidence import ConfidenceFilter, compute_mean_log_prob
+from dragoman.parsing.parse_confidence import compute_mean_log_prob, is_confident
 from dragoman.parsing.parse_result import Parse
 from tiny_runs import on_one_core
 from toy_treebank import TREES, save_toy_parser
@@ -24,16 +24,16 @@ def parser(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("parse", "reason"),
+    ("parse", "expected"),
     [
-        (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.3)), None),
-        (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.31)), "low_confidence"),
-        (Parse(("a",), TREES[0], token_log_probs=(-0.1,), status="repaired"), "repaired"),
-        (Parse((), status="empty"), "empty"),
+        (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.3)), True),
+        (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.31)), False),
+        (Parse(("a",), TREES[0], token_log_probs=(-0.1,), status="repaired"), False),
+        (Parse((), status="empty"), False),
     ],
 )
-def test_confidence_filter_rejects_uncertain_parses(parse: Parse, reason: str | None) -> None:
-    assert ConfidenceFilter(-0.2).find_rejection(parse) == reason
+def test_uncertain_parses_are_no_training_data(parse: Parse, expected: bool) -> None:
+    assert is_confident(parse, -0.2) == expected
 
 
 def test_parse_min_score_keeps_confident_lines(parser: Path, tmp_path: Path) -> None:

@@ -291,14 +291,8 @@ def mark_duplicates(
 
     skip_filters: names of the filters that each corpus skips
     """
-    filters: list[tuple[FilterName, bool]] = [
-        ("duplicate-pair", config.duplicate_pairs),
-        ("duplicate-source", config.duplicate_sources),
-    ]
-    row_ends = np.cumsum([cleaned_corpus.num_rows for cleaned_corpus in cleaned_corpora])
-    for filter_name, is_enabled in filters:
-        if not is_enabled:
-            continue
+    num_rows = sum(cleaned_corpus.num_rows for cleaned_corpus in cleaned_corpora)
+    for filter_name in list_duplicate_filters(config):
         batch_references = [
             batch_reference._replace(keep_mask=None)
             for cleaned_corpus in cleaned_corpora
@@ -308,13 +302,32 @@ def mark_duplicates(
             compute = partial(_compute_digests, filter_name)
             for digests in map_items(compute, batch_references, num_processes=processes):
                 finder.add(digests)
-                on_progress(f"finding {filter_name} rows", finder.num_rows, int(row_ends[-1]))
+                on_progress(f"finding {filter_name} rows", finder.num_rows, num_rows)
             is_repeated = finder.find_repeated()
-        for cleaned_corpus, mask, skipped_filters in zip(
-            cleaned_corpora, np.split(is_repeated, row_ends[:-1]), skip_filters, strict=True
-        ):
-            if filter_name not in skipped_filters:
-                cleaned_corpus.drop_rows(filter_name, mask)
+        drop_repeated_rows(filter_name, is_repeated, cleaned_corpora, skip_filters)
+
+
+def list_duplicate_filters(config: CleaningConfig) -> tuple[FilterName, ...]:
+    """Return the names of the filters for duplicates that are on."""
+    filters: dict[FilterName, bool] = {
+        "duplicate-pair": config.duplicate_pairs,
+        "duplicate-source": config.duplicate_sources,
+    }
+    return tuple(name for name, is_enabled in filters.items() if is_enabled)
+
+
+def drop_repeated_rows(
+    filter_name: FilterName,
+    is_repeated: npt.NDArray[np.bool_],
+    cleaned_corpora: Sequence[CleanedCorpus],
+    skip_filters: Sequence[Sequence[str]],
+) -> None:
+    """Drop the repeated rows of each corpus that does not skip the filter. is_repeated: mask over the rows of all corpora"""
+    row_ends = np.cumsum([cleaned_corpus.num_rows for cleaned_corpus in cleaned_corpora])
+    masks = np.split(is_repeated, row_ends[:-1])
+    for cleaned_corpus, mask, skipped_filters in zip(cleaned_corpora, masks, skip_filters, strict=True):
+        if filter_name not in skipped_filters:
+            cleaned_corpus.drop_rows(filter_name, mask)
 
 
 def _compute_digests(filter_name: FilterName, batch: BatchReference | pa.RecordBatch) -> npt.NDArray[np.uint64]:

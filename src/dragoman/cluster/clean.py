@@ -30,6 +30,8 @@ from dragoman.cleaning.cleaned_corpus import (
     TotalEstimator,
     build_filter_pipelines,
     digest_batch,
+    drop_repeated_rows,
+    list_duplicate_filters,
     split_into_chunks,
 )
 from dragoman.cleaning.deduplication import RECORD_DTYPE, Records, split_repeats
@@ -208,12 +210,8 @@ def clean_training_shards(
     arrow_folder: local folder of the rows: that of the shards, or one that receives copies of them
     root_url: root of the corpora in the origins of the pairs
     """
-    root, corpora, cleaning = Path(data.root), data.training_corpora(), data.cleaning
-    enabled: list[tuple[FilterName, bool]] = [
-        ("duplicate-pair", cleaning.duplicate_pairs),
-        ("duplicate-source", cleaning.duplicate_sources),
-    ]
-    duplicate_filters = tuple(name for name, is_enabled in enabled if is_enabled)
+    root, corpora = Path(data.root), data.training_corpora()
+    duplicate_filters = list_duplicate_filters(data.cleaning)
     cleaned_corpora, all_records = [], list[ShardRecord]()
     for name, filter_pipeline in filter_pipelines.items():
         languages = {
@@ -236,14 +234,10 @@ def clean_training_shards(
                 (arrow_folder / f"{record.name}.arrow").write_bytes(content)
         files = [arrow_folder / f"{record.name}.arrow" for record in records]
         cleaned_corpora.append(CleanedCorpus(name, files, stats))
-    row_ends = np.cumsum([corpus.num_rows for corpus in cleaned_corpora])
+    skip_filters = [corpus.skip_filters for corpus in corpora.values()]
     for filter_name in duplicate_filters:
         is_repeated = find_repeated_rows(filter_name, all_records, folder, executor, on_progress=on_progress)
-        for cleaned_corpus, mask, corpus in zip(
-            cleaned_corpora, np.split(is_repeated, row_ends[:-1]), corpora.values(), strict=True
-        ):
-            if filter_name not in corpus.skip_filters:
-                cleaned_corpus.drop_rows(filter_name, mask)
+        drop_repeated_rows(filter_name, is_repeated, cleaned_corpora, skip_filters)
     return cleaned_corpora
 
 

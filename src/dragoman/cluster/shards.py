@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -317,20 +317,12 @@ def _to_cluster_error(failures: list[tuple[str, BaseException]], num_kept: int, 
     )
 
 
-def split_lines(lines: Iterable[str], *, lines_per_shard: int, prefix: str = "lines") -> Iterator[Shard]:
+def split_lines(lines: Iterable[str], *, lines_per_shard: int) -> Iterator[Shard]:
     """Yield shards of lines. The payload is the number of lines before the shard, and its lines."""
-    start = 0
-    block: list[str] = []
-    for line in lines:
-        block.append(line)
-        if len(block) == lines_per_shard:
-            yield _make_shard(prefix, start, block, lines_per_shard)
-            start += len(block)
-            block = []
-    if block:
-        yield _make_shard(prefix, start, block, lines_per_shard)
-
-
-def _make_shard(prefix: str, start: int, lines: list[str], lines_per_shard: int) -> Shard:
-    digest = sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
-    return Shard(f"{prefix}-{start // lines_per_shard:07d}", (start, lines), digest, len(lines))
+    iterator = iter(lines)
+    for index in count():
+        block = list(islice(iterator, lines_per_shard))
+        if not block:
+            return
+        digest = sha256("\n".join(block).encode("utf-8", "surrogatepass")).hexdigest()
+        yield Shard(f"lines-{index:07d}", (index * lines_per_shard, block), digest, len(block))

@@ -19,12 +19,7 @@ def count_ngrams(tokens: Sequence[Hashable]) -> Counter[tuple[Hashable, ...]]:
     )
 
 
-def sentence_gleu(output: Sequence[Hashable], reference: Sequence[Hashable]) -> float:
-    """Return the GLEU of an output; 0 if either side is empty."""
-    return ngram_gleu(count_ngrams(output), count_ngrams(reference))
-
-
 def ngram_gleu(output: Counter[tuple[Hashable, ...]], reference: Counter[tuple[Hashable, ...]]) -> float:
-    """Return the GLEU of an output from the n-grams of both sides, as `count_ngrams` returns them."""
+    """Return the GLEU of an output from the n-grams of both sides, as `count_ngrams` returns them; 0 if either has none."""
     num_matches = sum(min(count, reference[ngram]) for ngram, count in output.items() if ngram in reference)
     return num_matches / max(output.total(), reference.total(), 1)

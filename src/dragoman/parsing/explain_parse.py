@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from dragoman.bundle import Bundle
-from dragoman.config import DecodingConfig, Recipe
+from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import DataError
 from dragoman.inference.explain.explain_translation import check_single_line, explain_output
 from dragoman.inference.explain.search_trace import trace_search
-from dragoman.model.transformer import Transformer
 from dragoman.parsing.parse_result import Parse, Sentence
 from dragoman.parsing.sentence_parser import UNLIMITED_POSITIONS, encode_words
 from dragoman.parsing.tree_constraint import TreeConstraint
-from dragoman.parsing.tree_labels import TreeLabels
 from dragoman.tasks.generation import FORBIDDEN_IDS
-from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
+from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.translation import get_source_limit
 from dragoman.torch_engine.arrays import TorchArrays
 from dragoman.viz.attention_page import MAX_TOKENS
 from dragoman.viz.explanation import BeamNode, Explanation, ExplanationTree
+
+if TYPE_CHECKING:
+    from dragoman.parsing.parser import Parser
 
 PROBABILITIES_NOTE = (
     "Probabilities are the model's own; the search allows only tokens that a tree over the words can continue with."
 )
 
 
-class ExplainableParser(Protocol):
-    """Part of `Parser` that an explanation needs."""
-
-    bundle: Bundle
-
-    @property
-    def models(self) -> list[Transformer]: ...
-    @property
-    def inference_model(self) -> InferenceModel: ...
-    @property
-    def recipe(self) -> Recipe: ...
-    @property
-    def labels(self) -> TreeLabels: ...
-    def resolve_decoding(self, decoding: Mapping[str, Any], /) -> DecodingConfig: ...
-    @property
-    def parse(self) -> Callable[..., list[Parse]]: ...
-
-
 def explain_parse(
-    parser: ExplainableParser,
+    parser: Parser,
     sentence: Sentence,
     *,
     tags: Sequence[str] | None = None,
@@ -94,7 +76,7 @@ def explain_parse(
 
 
 def _trace_beam(
-    parser: ExplainableParser,
+    parser: Parser,
     source: Sequence[int],
     num_words: int,
     ids: Sequence[int],
@@ -121,7 +103,7 @@ def _trace_beam(
     return trace.to_branches(parser.labels), []
 
 
-def _number_source_words(parser: ExplainableParser, source: Sequence[int]) -> tuple[int, ...]:
+def _number_source_words(parser: Parser, source: Sequence[int]) -> tuple[int, ...]:
     """Return the word number of each source token; the end token is a word of its own."""
     tokenizer = parser.bundle.tokenizer
     length = len(source) - tokenizer.append_source_eos
@@ -134,7 +116,7 @@ def _check_length(length: int, unit: str) -> None:
         raise DataError(f"the sentence has {length} {unit}, and a page holds {MAX_TOKENS}; shorten it")
 
 
-def _build_bracketing(parser: ExplainableParser, parse: Parse) -> ExplanationTree:
+def _build_bracketing(parser: Parser, parse: Parse) -> ExplanationTree:
     actions = parser.labels.linearization.parse_actions(parse.tokens)
     return ExplanationTree(
         words=parse.words,

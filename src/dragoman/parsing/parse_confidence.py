@@ -6,41 +6,16 @@ so one threshold fits all sentences.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Collection
 
-from dragoman.parsing.sentence_parser import ParseStatus
-
-RejectionReason = Literal["empty", "too_long", "truncated", "repaired", "low_confidence"]
-"""Reason why a filter drops a parse: its status, or its confidence."""
+from dragoman.parsing.parse_result import Parse
 
 
-class ScoredParse(Protocol):
-    """Parse with a confidence and a status."""
-
-    @property
-    def token_log_probs(self) -> Sequence[float]: ...
-    @property
-    def status(self) -> ParseStatus: ...
-
-
-@dataclass(frozen=True)
-class ConfidenceFilter:
-    """Condition on a parse that becomes training data.
-
-    min_mean_log_prob: lowest allowed mean log-probability of a token, in natural logarithms; 0 is certain
-    """
-
-    min_mean_log_prob: float
-
-    def find_rejection(self, parse: ScoredParse) -> RejectionReason | None:
-        """Return the reason to drop the parse; None keeps it."""
-        if parse.status != "ok":
-            return parse.status
-        return "low_confidence" if compute_mean_log_prob(parse.token_log_probs) < self.min_mean_log_prob else None
+def is_confident(parse: Parse, min_score: float) -> bool:
+    """Return whether a parse can be training data: it is whole, not repaired, and its tokens have this mean log-probability."""
+    return parse.status == "ok" and compute_mean_log_prob(parse.token_log_probs) >= min_score
 
 
 def compute_mean_log_prob(token_log_probs: Collection[float]) -> float:
-    """Return the mean log-probability of a token; -inf for no tokens."""
+    """Return the mean log-probability of a token, in natural logarithms; -inf for no tokens."""
     return sum(token_log_probs) / len(token_log_probs) if token_log_probs else float("-inf")

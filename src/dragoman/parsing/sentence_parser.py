@@ -22,9 +22,8 @@ from dragoman.parsing.evalb.scorer import sum_scores
 from dragoman.parsing.tree_constraint import TreeConstraint
 from dragoman.parsing.tree_labels import XX_ID, TreeLabels, normalize_tree, to_source_text
 from dragoman.parsing.trees.constraint_automaton import ConstraintAutomaton
-from dragoman.parsing.trees.linearization import XX
 from dragoman.parsing.trees.ptb import read_tree
-from dragoman.parsing.trees.repair import Repair, RepairedTree, repair_tree
+from dragoman.parsing.trees.repair import RepairedTree, repair_tree
 from dragoman.parsing.trees.tree import Tree, get_leaves
 from dragoman.tasks.generation import BatchSearch, ConstraintFactory, MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
@@ -53,21 +52,14 @@ class ParsedSentence:
     """Hypotheses of one sentence, best first, with the tree of each; none if the sentence is empty or too long."""
 
     words: tuple[str, ...]
-    source: tuple[int, ...]
     hypotheses: tuple[Hypothesis, ...]
     repaired_trees: tuple[RepairedTree, ...]
-    tags: tuple[str, ...]
     status: ParseStatus
 
     @property
     def tree(self) -> Tree | None:
         """Tree of the best hypothesis, or None."""
         return self.repaired_trees[0].tree if self.repaired_trees else None
-
-    @property
-    def repairs(self) -> tuple[Repair, ...]:
-        """Repairs of the best hypothesis."""
-        return self.repaired_trees[0].repairs if self.repaired_trees else ()
 
 
 def parser_options(task: TaskConfig) -> dict[str, Any]:
@@ -169,10 +161,13 @@ class SentenceParser:
             map_fn=map_fn,
         )
         results = {
-            index: _repair_hypotheses(labels, sentences[index], sources[index], hypotheses, sentence_tags)
+            index: _repair_hypotheses(labels, sentences[index], hypotheses, sentence_tags)
             for index, hypotheses, sentence_tags in zip(readable, hypotheses_by_sentence, resolved_tags, strict=True)
         }
-        return [results.get(index) or _make_unparsed(words, sources[index]) for index, words in enumerate(sentences)]
+        return [
+            results.get(index) or ParsedSentence(tuple(words), (), (), "too_long" if words else "empty")
+            for index, words in enumerate(sentences)
+        ]
 
 
 def _make_constraint_factory(labels: TreeLabels, lengths: Sequence[int], inference_model: InferenceModel) -> ConstraintFactory:
@@ -180,14 +175,9 @@ def _make_constraint_factory(labels: TreeLabels, lengths: Sequence[int], inferen
     return lambda indices, limits: tree_constraint.build_allowed_tokens_fn([lengths[index] for index in indices], limits)
 
 
-def _make_unparsed(words: Sequence[str], source: Sequence[int]) -> ParsedSentence:
-    return ParsedSentence(tuple(words), tuple(source), (), (), (), "too_long" if words else "empty")
-
-
 def _repair_hypotheses(
     labels: TreeLabels,
     words: Sequence[str],
-    source: Sequence[int],
     hypotheses: Sequence[Hypothesis],
     tags: Sequence[str] | None,
 ) -> ParsedSentence:
@@ -197,12 +187,7 @@ def _repair_hypotheses(
     status: ParseStatus = "truncated" if not hypotheses or not hypotheses[0].finished else "ok"
     if status == "ok" and repaired_trees[0].repairs:
         status = "repaired"
-    final_tags = tags if tags is not None else _read_tags(repaired_trees[0].tree) if repaired_trees else [XX] * len(words)
-    return ParsedSentence(tuple(words), tuple(source), tuple(hypotheses), repaired_trees, tuple(final_tags), status)
-
-
-def _read_tags(tree: Tree) -> list[str]:
-    return [leaf.tag or XX for leaf in get_leaves(tree)]
+    return ParsedSentence(tuple(words), tuple(hypotheses), repaired_trees, status)
 
 
 def _resolve_tags(

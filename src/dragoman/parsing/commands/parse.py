@@ -211,13 +211,13 @@ def _write_parses(
     flush_lines: bool,
 ) -> ParseSummary:
     """Write a line for each parse, which is empty below the lowest score. Return the summary of all lines."""
-    from dragoman.parsing.parse_confidence import ConfidenceFilter
+    from dragoman.parsing.parse_confidence import is_confident
 
     summary = ParseSummary()
     for line_number, result in enumerate(parses, start=1):
-        is_rejected = min_score is not None and ConfidenceFilter(min_score).find_rejection(result) is not None
-        stream.write("\n" if is_rejected else _format_parse(line_number, result, as_json=as_json, with_ranks=with_ranks))
-        summary.add(line_number, result, is_kept=not is_rejected)
+        is_kept = min_score is None or is_confident(result, min_score)
+        stream.write(_format_parse(line_number, result, as_json=as_json, with_ranks=with_ranks) if is_kept else "\n")
+        summary.add(line_number, result, is_kept=is_kept)
         if flush_lines:
             stream.flush()
     stream.flush()
