@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject, read_checkpoint
+from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject
 from dragoman.conversion.mapped_arrays import Array, damaged
 from dragoman.conversion.source_files import (
     ModelSettings,
     SourceFiles,
     SourceTensors,
-    check_one_checkpoint,
     is_state_dict,
     list_checkpoints,
+    open_checkpoint,
 )
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
 from dragoman.conversion.text_tokenizers import build_pair_tokenizer, find_segmenter
@@ -88,15 +89,12 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    names = list_checkpoints(files)
-    check_one_checkpoint(files, names)
-    path = files.path(names[0])
-    checkpoint = read_checkpoint(path, inert_classes=INERT_CLASSES)
-    settings, task = _read_settings(checkpoint, files, names[0])
+    path, checkpoint = open_checkpoint(files, INERT_CLASSES)
+    settings, task = _read_settings(checkpoint, path)
     source_language, target_language = _choose_languages(files, options, task)
     orders = _read_dictionary(files, source_language), _read_dictionary(files, target_language)
     learned = settings.boolean("encoder_learned_pos", False)
-    weights = _build_weights(_read_tensors(checkpoint, files, names[0]), settings, orders)
+    weights = _build_weights(_read_tensors(checkpoint, path), settings, orders)
     source, target = (
         find_segmenter(files, {language}, f"name them like {language}.codes") for language in (source_language, target_language)
     )
@@ -142,11 +140,9 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) and all(isinstance(name, str) for name in value) else {}
 
 
-def _read_settings(
-    checkpoint: CheckpointContent, files: SourceFiles, file_name: str
-) -> tuple[ModelSettings, Mapping[str, Any]]:
+def _read_settings(checkpoint: CheckpointContent, path: Path) -> tuple[ModelSettings, Mapping[str, Any]]:
     """Return the options of the model and those of the task. Raise BundleError for another architecture."""
-    path, content = files.folder / file_name, _as_mapping(checkpoint.value)
+    content = _as_mapping(checkpoint.value)
     config = _as_mapping(content.get("cfg"))
     model = _as_mapping(config.get("model")) or _as_mapping(content.get("args"))
     if not model:
@@ -240,9 +236,8 @@ def _get_tying(settings: ModelSettings) -> str:
     return "decoder" if settings.boolean("share_decoder_input_output_embed", False) else "none"
 
 
-def _read_tensors(checkpoint: CheckpointContent, files: SourceFiles, file_name: str) -> SourceTensors:
+def _read_tensors(checkpoint: CheckpointContent, path: Path) -> SourceTensors:
     """Return the tensors under the names of today's fairseq: those of 2018 have other norms, and one matrix for q, k and v."""
-    path = files.folder / file_name
     state = _as_mapping(checkpoint.value).get("model")
     if not is_state_dict(state):
         raise damaged(path, "has no dictionary of tensors named model")

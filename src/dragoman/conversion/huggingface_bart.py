@@ -18,7 +18,7 @@ from dragoman.bundle import ModelOrigin
 from dragoman.conversion.byte_level_files import VOCABULARY, read_byte_level_bpe
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
 from dragoman.conversion.model_card import read_license
-from dragoman.conversion.model_section import build_model_section, describe_bart
+from dragoman.conversion.model_section import build_model_section, describe_bart, describe_start
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
@@ -78,7 +78,8 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         settings.path,
         options.choose_languages(),
         {
-            "model": build_model_section(settings, is_pre_norm=False, tie_embeddings="all", attention_dropout=0.0)
+            "model": build_model_section(settings, is_pre_norm=False, tie_embeddings="all")
+            | describe_start(settings)
             | describe_bart(settings, weights),
             "decoding": convert_generation_options(
                 files, settings, order, allowed=["forced_bos_token_id"], num_prompt_tokens=1

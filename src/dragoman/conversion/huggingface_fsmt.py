@@ -14,7 +14,7 @@ from dragoman.bundle import ModelOrigin
 from dragoman.conversion.generation_options import convert_generation_options
 from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
-from dragoman.conversion.model_section import build_model_section
+from dragoman.conversion.model_section import build_model_section, describe_start
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.stated_tokens import FAIRSEQ_SPECIAL_TOKENS, check_special_ids, list_stated_texts
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
@@ -69,7 +69,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         settings.path,
         _read_languages(settings, options),
         {
-            "model": build_model_section(settings, is_pre_norm=False, tie_embeddings=tying, attention_dropout=0.0),
+            "model": build_model_section(settings, is_pre_norm=False, tie_embeddings=tying) | describe_start(settings),
             "decoding": convert_generation_options(files, settings, target_order),
         },
         PairTokenizer(source, target, append_source_eos=True),

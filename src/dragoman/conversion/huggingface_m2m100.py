@@ -27,7 +27,7 @@ from dragoman.conversion.language_codes import (
 )
 from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
-from dragoman.conversion.model_section import build_model_section, describe_bart
+from dragoman.conversion.model_section import build_model_section, describe_bart, describe_start
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
@@ -112,6 +112,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     model_section = build_model_section(
         settings, is_pre_norm=True, tie_embeddings="all", attention_dropout=0.0 if is_mbart else 0.1
     )
+    model_section |= describe_start(settings)
     if is_mbart:
         model_section |= describe_bart(settings, weights)
     origin = ModelOrigin(

@@ -19,7 +19,7 @@ from dragoman.bundle import ModelOrigin
 from dragoman.conversion.generation_options import convert_generation_options
 from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
-from dragoman.conversion.model_section import ACTIVATIONS
+from dragoman.conversion.model_section import ACTIVATIONS, build_model_section
 from dragoman.conversion.original_tokenizer import check_token_ids, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
@@ -159,35 +159,17 @@ def _has_own_output(settings: ModelSettings) -> bool:
 
 def _convert_settings(settings: ModelSettings, *, is_shared: bool, has_own_output: bool) -> dict[str, Any]:
     """Return the recipe section `model`. Raise BundleError for an architecture that dragoman does not have."""
-    activation = settings.choice("activation_function", ACTIVATIONS, "gelu")
-    for name in ("ffn_dim", "attention_heads"):
-        encoder_value, decoder_value = settings.integer(f"encoder_{name}"), settings.integer(f"decoder_{name}")
-        if encoder_value != decoder_value:
-            raise settings.refuse(f"decoder_{name}", f"dragoman has one value for both stacks, but encoder_{name} differs")
     if is_shared and has_own_output:
         raise settings.refuse("tie_word_embeddings", "dragoman has no shared embeddings with an output matrix of its own")
     starts_with_end = settings.integer("decoder_start_token_id") == settings.get("eos_token_id", 0)
-    return {
-        "encoder_layers": settings.integer("encoder_layers"),
-        "decoder_layers": settings.integer("decoder_layers"),
-        "d_model": settings.integer("d_model"),
-        "d_ff": settings.integer("encoder_ffn_dim"),
-        "num_heads": settings.integer("encoder_attention_heads"),
-        "norm": "post",
-        "final_norm": False,
-        "norm_epsilon": 1e-5,
-        "attention_bias": True,
-        "activation": activation,
+    tying = "all" if is_shared else "none" if has_own_output else "decoder"
+    return build_model_section(settings, is_pre_norm=False, tie_embeddings=tying) | {
+        "activation": settings.choice("activation_function", ACTIVATIONS, "gelu"),
         "position_encoding": "halves",
-        "tie_embeddings": "all" if is_shared else "none" if has_own_output else "decoder",
+        "position_offset": 0,
         "output_bias": True,
         "scale_embeddings": settings.boolean("scale_embedding", False),
-        "residual_dropout": settings.number("dropout", 0.1),
-        "embedding_dropout": settings.number("dropout", 0.1),
-        "attention_dropout": settings.number("attention_dropout", 0.0),
-        "activation_dropout": settings.number("activation_dropout", 0.0),
         "decoder_start_token": "eos" if starts_with_end else "bos",
-        "append_source_eos": True,
     }
 
 

@@ -179,10 +179,11 @@ def _read_ids(generation: ModelSettings, name: str, new_ids: Mapping[int | None,
 
 def _describe_model(settings: ModelSettings) -> dict[str, Any]:
     """Return the recipe section `model`."""
-    # The family's names for its start token, and values that config.json may leave out.
-    known = {"bos_token_id": settings.integer("decoder_start_token_id"), "pad_token_id": settings.integer("eos_token_id")}
     section = build_model_section(
-        ModelSettings({**settings, **known}, settings.path), is_pre_norm=True, tie_embeddings="decoder", attention_dropout=0.0
+        # The family's name for padding, which config.json may leave out.
+        ModelSettings({**settings, "pad_token_id": settings.integer("eos_token_id")}, settings.path),
+        is_pre_norm=True,
+        tie_embeddings="decoder",
     )
     return section | {
         "activation": settings.choice("activation_function", ACTIVATIONS, "gelu"),
@@ -194,6 +195,7 @@ def _describe_model(settings: ModelSettings) -> dict[str, Any]:
         "max_source_positions": settings.integer("max_source_positions", 1500),
         "output_bias": True,  # gives the two missing special tokens no probability
         "scale_embeddings": settings.boolean("scale_embedding", False),
+        "decoder_start_token": "bos",
         "append_source_eos": False,
     }
 

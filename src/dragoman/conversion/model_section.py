@@ -13,9 +13,9 @@ ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
 
 
 def build_model_section(
-    settings: ModelSettings, *, is_pre_norm: bool, tie_embeddings: str, attention_dropout: float
+    settings: ModelSettings, *, is_pre_norm: bool, tie_embeddings: str, attention_dropout: float = 0.0
 ) -> dict[str, Any]:
-    """Return the recipe section `model`.
+    """Return the recipe section `model`, without the token that starts the decoder.
 
     is_pre_norm: the layers normalize their inputs, and each stack its output
     attention_dropout: the family's default
@@ -26,9 +26,6 @@ def build_model_section(
     for name in ("ffn_dim", "attention_heads"):
         if settings.integer(f"encoder_{name}") != settings.integer(f"decoder_{name}"):
             raise settings.refuse(f"decoder_{name}", f"dragoman has one value for both stacks, but encoder_{name} differs")
-    start = settings.integer("decoder_start_token_id", 2)
-    if start not in (settings.integer("eos_token_id"), settings.integer("bos_token_id")):
-        raise settings.refuse("decoder_start_token_id", "dragoman starts with the begin or the end token")
     return {
         "encoder_layers": settings.integer("encoder_layers"),
         "decoder_layers": settings.integer("decoder_layers"),
@@ -48,9 +45,16 @@ def build_model_section(
         "embedding_dropout": settings.number("dropout", 0.1),
         "attention_dropout": settings.number("attention_dropout", attention_dropout),
         "activation_dropout": settings.number("activation_dropout", 0.0),
-        "decoder_start_token": "eos" if start == settings.integer("eos_token_id") else "bos",
         "append_source_eos": True,
     }
+
+
+def describe_start(settings: ModelSettings) -> dict[str, Any]:
+    """Return the key `decoder_start_token` of the recipe section `model`. Raise BundleError for a token of another kind."""
+    start, end = settings.integer("decoder_start_token_id", 2), settings.integer("eos_token_id")
+    if start not in (end, settings.integer("bos_token_id")):
+        raise settings.refuse("decoder_start_token_id", "dragoman starts with the begin or the end token")
+    return {"decoder_start_token": "eos" if start == end else "bos"}
 
 
 def describe_bart(settings: ModelSettings, weights: Mapping[str, TensorStream]) -> dict[str, Any]:

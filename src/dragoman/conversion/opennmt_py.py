@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject, read_checkpoint
+from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject
 from dragoman.conversion.mapped_arrays import Array, damaged
 from dragoman.conversion.opennmt_transformer import (
     LAYOUTS,
@@ -29,9 +29,9 @@ from dragoman.conversion.source_files import (
     ModelSettings,
     SourceFiles,
     SourceTensors,
-    check_one_checkpoint,
     is_state_dict,
     list_checkpoints,
+    open_checkpoint,
 )
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
 
@@ -97,10 +97,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    names = list_checkpoints(files)
-    check_one_checkpoint(files, names)
-    path = files.path(names[0])
-    checkpoint = read_checkpoint(path, inert_classes=INERT_CLASSES)
+    path, checkpoint = open_checkpoint(files, INERT_CLASSES)
     content = checkpoint.value if isinstance(checkpoint.value, dict) else {}
     opt = content.get("opt")
     if not isinstance(opt, InertObject) or not isinstance(opt.state, dict) or not isinstance(content.get("vocab"), dict):

@@ -6,7 +6,7 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from safetensors import SafetensorError
 
-from dragoman.conversion.checkpoint_reader import read_checkpoint
+from dragoman.conversion.checkpoint_reader import CheckpointContent, read_checkpoint
 from dragoman.conversion.mapped_arrays import Array, damaged, map_file, unreadable
 from dragoman.errors import BundleError, DataError
 from dragoman.io.mapped_file import MappedFile
@@ -210,14 +210,17 @@ def list_checkpoints(files: SourceFiles) -> list[str]:
     return sorted(name for name in files.names if name.endswith(CHECKPOINT_SUFFIX) and not name.endswith(OTHER_CHECKPOINTS))
 
 
-def check_one_checkpoint(files: SourceFiles, names: Sequence[str]) -> None:
-    """Raise DataError if a folder has several checkpoints."""
+def open_checkpoint(files: SourceFiles, inert_classes: Collection[str]) -> tuple[Path, CheckpointContent]:
+    """Return the path and the content of the only checkpoint. Raise DataError if it is damaged, or one of several."""
+    names = list_checkpoints(files)
     if len(names) > 1:
         raise DataError(
             f"{files.folder}: has {len(names)} checkpoints: {', '.join(names)[:200]}; give the path of one of them instead of "
             "the folder",
             code="source-damaged",
         )
+    path = files.path(names[0])
+    return path, read_checkpoint(path, inert_classes=inert_classes)
 
 
 def is_state_dict(value: Any) -> TypeGuard[dict[str, Array]]:
