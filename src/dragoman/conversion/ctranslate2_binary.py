@@ -15,6 +15,7 @@ import math
 import mmap
 import struct
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from dragoman.conversion.mapped_arrays import Array, MappedArray, MappedArrays, damaged, view_values
 from dragoman.errors import BundleError
 from dragoman.io.bfloat16 import BFLOAT16
+from dragoman.io.mapped_file import release_mapping
 
 SUPPORTED_VERSIONS = (4, 5, 6)
 MAX_DIMENSIONS = 8
@@ -115,7 +117,9 @@ def read_binary(mapping: mmap.mmap, path: Path) -> BinaryModel:
         has_own_scale = f"{alias}_scale" in variables  # equal integers with other scales are other values
         arrays[alias] = _dequantize(variables[name], alias, variables, path) if has_own_scale else arrays[name]
         canonical_names[alias] = alias if has_own_scale else name
-    return BinaryModel(version, specification, revision, MappedArrays(arrays, mapping, path), canonical_names)
+    return BinaryModel(
+        version, specification, revision, MappedArrays(arrays, partial(release_mapping, mapping), path), canonical_names
+    )
 
 
 def _read_variable(cursor: _Cursor) -> tuple[str, MappedArray]:

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.byte_level_files import VOCABULARY, read_byte_level_bpe
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import build_model_section, describe_bart, describe_start
@@ -30,6 +29,7 @@ from dragoman.conversion.stated_tokens import (
     read_token_table,
 )
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
+from dragoman.conversion.tokenizer_json import VOCABULARY, read_byte_level_bpe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import EMBEDDING, WeightReader
 from dragoman.data.tokenization.byte_level_bpe import ByteLevelBpeScheme

@@ -290,7 +290,7 @@ def _build_weights(
     if is_scaled:
         norm_D = widen(tensors["decoder.final_layer_norm.weight"]) * np.float32(max(settings.integer("d_model"), 1) ** -0.5)
         weights["decoder.norm.weight"] = reader.builder.concat([norm_D])
-    reader.used.add(UNUSED)
+    tensors.used.add(UNUSED)
     reader.check_all_used()
     return weights, is_tied
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from dragoman.bundle import ModelOrigin, SpeechTokens
-from dragoman.conversion.byte_level_files import VOCABULARY, read_byte_level_bpe
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
 from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
@@ -24,6 +23,7 @@ from dragoman.conversion.model_section import ACTIVATIONS, build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, check_special_ids, read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
+from dragoman.conversion.tokenizer_json import VOCABULARY, read_byte_level_bpe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.byte_level_bpe import ByteLevelBpeScheme

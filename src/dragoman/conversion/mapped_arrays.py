@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import BundleError, DataError
-from dragoman.io.mapped_file import release_mapping
 
 Array = npt.NDArray[Any]
+ArrayT = TypeVar("ArrayT")
 
 
-def damaged(path: Path, problem: str) -> DataError:
-    """Return the error of a damaged source file."""
-    return DataError(f"{path}: {problem}; copy the file again", code="source-damaged")
+def damaged(path: Path, problem: str, advice: str = "") -> DataError:
+    """Return the error of a damaged source file. advice: what else to do than to copy it again"""
+    return DataError(f"{path}: {problem}; copy the file again{advice}", code="source-damaged")
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
@@ -111,24 +111,32 @@ class MappedArray:
         return self.values.item() if self.size == 1 else None
 
 
-class MappedArrays(Mapping[str, MappedArray]):
-    """Arrays of a file by name, and a record of those that were read.
+class NamedArrays(Mapping[str, ArrayT]):
+    """Arrays of a source by name, and a record of those that were read.
 
-    location: file that error messages name
+    Args:
+        arrays: the arrays
+        release: releases the mapped memory
+        location: file that error messages name
+        settings: place of the settings that tell which arrays there are, for the error of a missing one
     """
 
-    def __init__(self, arrays: Mapping[str, MappedArray], mapping: mmap.mmap, location: Path) -> None:
+    def __init__(
+        self, arrays: Mapping[str, ArrayT], release: Callable[[], None], location: Path, *, settings: str = ""
+    ) -> None:
         self._arrays = arrays
-        self._mapping = mapping
+        self.release = release
         self.location = location
+        self.settings = settings
         self.used: set[str] = set()
 
-    def __getitem__(self, name: str) -> MappedArray:
+    def __getitem__(self, name: str) -> ArrayT:
         self.used.add(name)
         try:
             return self._arrays[name]
         except KeyError:
-            raise DataError(f"{self.location}: has no weights {name}; copy the file again", code="source-damaged") from None
+            advice = f", or check {self.settings}" if self.settings else ""
+            raise damaged(self.location, f"tensor {name} is missing", advice) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._arrays
@@ -138,6 +146,19 @@ class MappedArrays(Mapping[str, MappedArray]):
 
     def __len__(self) -> int:
         return len(self._arrays)
+
+    def check_all_used(self, family: str) -> None:
+        """Raise BundleError if the source has an array that was not read."""
+        if unknown := sorted(self._arrays.keys() - self.used):
+            raise BundleError(
+                f"{self.location}: has the tensor {unknown[0][:100]!r}, a feature of {family} that dragoman does not have; "
+                "this model cannot be converted",
+                code="conversion-unsupported",
+            )
+
+
+class MappedArrays(NamedArrays[MappedArray]):
+    """Arrays of a mapped file by name."""
 
     def find(self, name: str) -> MappedArray | None:
         """Return an array; None if it is missing."""
@@ -149,19 +170,6 @@ class MappedArrays(Mapping[str, MappedArray]):
         if array.ndim != 2:
             raise damaged(self.location, f"{name} has the shape {tuple(array.shape)}, but is a matrix")
         return array
-
-    def release(self) -> None:
-        """Release the memory that reading has filled."""
-        release_mapping(self._mapping)
-
-    def check_all_used(self, family: str) -> None:
-        """Raise BundleError if the file has an array that was not read."""
-        if unknown := sorted(self._arrays.keys() - self.used):
-            raise BundleError(
-                f"{self.location}: has the weights {unknown[0][:100]!r}, a feature of {family} that dragoman does not have; "
-                "this model cannot be converted",
-                code="conversion-unsupported",
-            )
 
 
 def view_values(mapping: mmap.mmap, dtype: npt.DTypeLike, shape: tuple[int, ...], start: int) -> Array:

@@ -25,6 +25,7 @@ import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from numpy.typing import NDArray
 
 from dragoman.conversion.mapped_arrays import Array, MappedArray, MappedArrays, damaged, view_values
 from dragoman.errors import BundleError
+from dragoman.io.mapped_file import release_mapping
 
 VERSION = 1
 HEADER, ITEM = struct.Struct("<2Q"), struct.Struct("<4Q")
@@ -101,7 +103,7 @@ def open_binary(mapping: mmap.mmap, path: Path) -> MappedArrays:
     for name, array in arrays.items():
         if isinstance(array, Int8Array) and (factor := factors.get(name + INPUT_SUFFIX)) is not None:
             array.input_step = 1.0 / _read_factor(factor, name, path)
-    return MappedArrays(arrays, mapping, path)
+    return MappedArrays(arrays, partial(release_mapping, mapping), path)
 
 
 def iter_items(mapping: mmap.mmap, path: Path) -> Iterator[tuple[str, MappedArray]]:

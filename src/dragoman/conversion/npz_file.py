@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 import struct
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays, damaged, map_file, view_values
 from dragoman.conversion.zip_archive import ZipArchive
+from dragoman.io.mapped_file import release_mapping
 
 NPY_MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES, MAX_DIMENSIONS = 2**16, 8
@@ -37,7 +39,7 @@ def open_npz(path: Path) -> MappedArrays:
             arrays[entry.removesuffix(".npy")] = _read_array(archive, start, size)
         except (struct.error, ValueError, LookupError, OverflowError) as error:
             raise damaged(path, f"the array {entry[:80]!r} is damaged, or of an unknown type ({str(error)[:60]})") from None
-    return MappedArrays(arrays, archive.mapping, path)
+    return MappedArrays(arrays, partial(release_mapping, archive.mapping), path)
 
 
 def _read_array(archive: ZipArchive, start: int, size: int) -> MappedArray:

@@ -6,7 +6,7 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from dragoman.conversion.checkpoint_reader import CheckpointContent, read_checkpoint
-from dragoman.conversion.mapped_arrays import Array, damaged, map_file, unreadable
+from dragoman.conversion.mapped_arrays import Array, NamedArrays, damaged, map_file, unreadable
 from dragoman.errors import BundleError, DataError
 from dragoman.io.mapped_file import MappedFile
 from dragoman.io.safetensors import StoredArrays
@@ -37,41 +37,8 @@ SETTINGS_FILE = "config.json"
 """File that tells which tensors a folder of Hugging Face has."""
 
 
-class SourceTensors(Mapping[str, Array]):
-    """Tensors of a model by name, as arrays that are views of mapped files.
-
-    Args:
-        tensors: the tensors
-        release: releases the mapped memory
-        location: file that error messages name
-        settings: place of the settings that tell which tensors there are, for the error of a missing one
-    """
-
-    def __init__(
-        self, tensors: Mapping[str, Array], release: Callable[[], None], location: Path, *, settings: str = ""
-    ) -> None:
-        self._tensors = tensors
-        self.release = release
-        self.location = location
-        self.settings = settings
-
-    def __getitem__(self, name: str) -> Array:
-        try:
-            return self._tensors[name]
-        except KeyError:
-            advice = f", or check {self.settings}" if self.settings else ""
-            raise DataError(
-                f"{self.location}: tensor {name} is missing; copy the file again{advice}", code="source-damaged"
-            ) from None
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
+SourceTensors = NamedArrays[Array]
+"""Tensors of a model by name, as arrays that are views of mapped files."""
 
 
 class SourceFiles:

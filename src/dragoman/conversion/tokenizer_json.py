@@ -15,11 +15,16 @@ from typing import Any
 import sentencepiece as spm
 
 from dragoman.conversion.mapped_arrays import damaged
+from dragoman.conversion.source_files import SourceFiles
+from dragoman.conversion.stated_tokens import TOKENIZER_JSON
 from dragoman.data.tokenization.added_tokens import SplitRules
+from dragoman.data.tokenization.byte_level_bpe import BYTE_ALPHABET, ByteLevelBpeScheme
 from dragoman.data.tokenization.sentencepiece_proto import build_model, read_charsmap
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.errors import BundleError
 
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+"""Files of byte-level BPE in a folder without `tokenizer.json`."""
 COLLAPSE_SPACES = [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": content} for content in (" ", METASPACE)]
 """Normalizers that replace several spaces by one, or by the mark of one."""
 STRIP = {"type": "Strip", "strip_left": False, "strip_right": True}
@@ -82,7 +87,7 @@ def build_sentencepiece_model(document: Mapping[str, Any], path: Path) -> bytes:
     return check_charsmap(build_model(pieces, model_type="bpe", unknown=str(unknown), charsmap=charsmap), path)
 
 
-def read_byte_level_merges(document: Mapping[str, Any], path: Path) -> list[tuple[str, str]]:
+def _read_byte_level_merges(document: Mapping[str, Any], path: Path) -> list[tuple[str, str]]:
     """Return the merges of byte-level BPE.
 
     document, path: see `build_sentencepiece_model`, which also lists the exceptions
@@ -99,6 +104,25 @@ def read_byte_level_merges(document: Mapping[str, Any], path: Path) -> list[tupl
     if lost := next((merge for merge in merges if "".join(merge) not in vocabulary), None):
         raise damaged(path, f"its merge of {lost[0][:40]!r} and {lost[1][:40]!r} is not in the vocabulary")
     return merges
+
+
+def read_byte_level_bpe(files: SourceFiles, document: Mapping[str, Any] | None) -> tuple[dict[str, int], ByteLevelBpeScheme]:
+    """Return the id of each token without the added ones, and the merges.
+
+    document: content of `tokenizer.json`, or None for a folder without it
+
+    Raises DataError for a missing or damaged file, and BundleError for another way to split texts.
+    """
+    vocabulary_path = path = files.folder / TOKENIZER_JSON
+    if document is None:
+        ids = files.read_json_object(VOCABULARY)
+        lines = [line for line in files.read_text(MERGES).split("\n") if line.strip() and not line.startswith("#version")]
+        document = {"model": {"type": "BPE", "vocab": ids, "merges": lines}, "pre_tokenizer": {"type": "ByteLevel"}}
+        vocabulary_path, path = files.folder / VOCABULARY, files.folder / MERGES
+    ids = dict(read_vocabulary(document, path))
+    if missing := next((character for character in BYTE_ALPHABET if character not in ids), None):
+        raise damaged(vocabulary_path, f"has no token {missing!r} for the byte {BYTE_ALPHABET.index(missing)}")
+    return ids, ByteLevelBpeScheme(_read_byte_level_merges(document, path))
 
 
 def _check_settings(model: Mapping[str, Any], path: Path, *, but: str = "") -> None:

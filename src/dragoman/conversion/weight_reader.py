@@ -58,11 +58,10 @@ class WeightReader:
         self.prefix = prefix
         self.family = family
         self.builder = WeightBuilder(tensors, tensors.release)
-        self.used: set[str] = set()
 
     def get(self, *names: str) -> Array:
         """Return the first of these tensors that exists; all of them are one tensor in the model."""
-        self.used.update(names)
+        self.tensors.used.update(names)
         return self.tensors[next((name for name in names if name in self.tensors), names[0])]
 
     def read_vocabulary_matrix(self, tensor: Array, order: VocabularyOrder) -> TensorStream:
@@ -186,7 +185,7 @@ class WeightReader:
             layout: a name of `SINUSOIDS`
         """
         name = self.prefix + name
-        self.used.add(name)
+        self.tensors.used.add(name)
         if name not in self.tensors:
             return
         table_PD = self.tensors[name].squeeze()
@@ -214,9 +213,4 @@ class WeightReader:
 
     def check_all_used(self) -> None:
         """Raise BundleError if the source has a tensor that was not read."""
-        if unknown := sorted(self.tensors.keys() - self.used):
-            raise BundleError(
-                f"{self.tensors.location}: tensor {unknown[0][:100]!r} is not one of {self.family}; this model cannot be "
-                "converted",
-                code="conversion-unsupported",
-            )
+        self.tensors.check_all_used(self.family)
