@@ -134,8 +134,9 @@ class LineSearch:
 
             check_bleu_tokenizer(self.task)
         searched = [index for index, line in enumerate(lines) if line.skip_status is None]
+        sources = [lines[index].source for index in searched]
         line_constraints = _allow_repetitions(
-            [lines[index].source for index in searched],
+            sources,
             [constraints[index] for index in searched] if constraints else [],
             self.decoding.repetition_window,
         )
@@ -149,20 +150,35 @@ class LineSearch:
                 decoding_constraints=build_decoding_constraints(self.decoding, self.tokenizer.target),
                 return_alternatives=return_alternatives,
             ),
-            [lines[index].source for index in searched],
+            sources,
             sample_ids=searched if sample_ids is None else [sample_ids[index] for index in searched],
             constraints=line_constraints,
             decode=self.tokenizer.target.decode if self.decoding.mbr == "none" else None,
             on_progress=on_progress,
             map_fn=map_fn,
         )
+        results = self._rerank(searched, sources, results)
+        hypotheses_by_line = dict(zip(searched, results, strict=True))
+        return [
+            TranslatedLine(line.source, tuple(hypotheses), _get_line_status(line, hypotheses, self.decoding))
+            for index, line in enumerate(lines)
+            for hypotheses in [hypotheses_by_line.get(index, [])]
+        ]
+
+    def _rerank(
+        self, indices: Sequence[int], sources: Sequence[Sequence[int]], results: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each line by the coverage penalty and by minimum Bayes risk, if the decoding has them.
+
+        indices: place of each line among all lines, for `compute_utility`
+        """
         if self.decoding.coverage_penalty:
             assert self.forced_decoder is not None, "the coverage penalty reads the attention of a model"
             from dragoman.tasks.coverage_penalty import rerank_by_coverage
 
             results = rerank_by_coverage(
                 self.forced_decoder,
-                [lines[index].source for index in searched],
+                sources,
                 results,
                 self.decoding,
                 start_id=self.start_id,
@@ -179,14 +195,9 @@ class LineSearch:
                     bleu_tokenizer=get_task_bleu_tokenizer(self.task),
                     compute_utility=None if self.compute_utility is None else partial(self.compute_utility, index),
                 )
-                for index, line_hypotheses in zip(searched, results, strict=True)
+                for index, line_hypotheses in zip(indices, results, strict=True)
             ]
-        hypotheses_by_line = dict(zip(searched, results, strict=True))
-        return [
-            TranslatedLine(line.source, tuple(hypotheses), _get_line_status(line, hypotheses, self.decoding))
-            for index, line in enumerate(lines)
-            for hypotheses in [hypotheses_by_line.get(index, [])]
-        ]
+        return results
 
 
 def _allow_repetitions(
