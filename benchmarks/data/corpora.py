@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import sentencepiece as spm
+from common.pieces import train_pieces
 
 TSV = ("tatoeba", "libreoffice-help", "debian-descriptions", "bible")
 PHRASES = 60_000
@@ -126,29 +126,9 @@ def make_base(shared: Path, folder: Path) -> BaseCorpus:
     text = write_text(folder, name, shuffled())
     model = folder / f"{name}.model"
     if not model.exists():
-        train_sentencepiece_model(text, model, size)
+        # The settings of dragoman's default recipe.
+        train_pieces(model, size, input=list(map(str, text.files)), byte_fallback=True, max_sentence_length=65_536)
     return BaseCorpus(text, model, size, description)
-
-
-def train_sentencepiece_model(text: TextCorpus, model: Path, size: int) -> None:
-    """Train the model with the settings of dragoman's default recipe, but without dragoman."""
-    with model.with_suffix(".partial").open("wb") as written:
-        spm.SentencePieceTrainer.train(
-            input=[str(path) for path in text.files],
-            model_writer=written,
-            model_type="bpe",
-            vocab_size=size,
-            character_coverage=1.0,
-            byte_fallback=True,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            max_sentence_length=65_536,
-            num_threads=2,
-            minloglevel=2,
-        )
-    model.with_suffix(".partial").rename(model)
 
 
 def make_large(base: BaseCorpus, folder: Path, pairs: int) -> TextCorpus:

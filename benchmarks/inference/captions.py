@@ -6,7 +6,7 @@ import gzip
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -242,6 +242,22 @@ def _make_rate(
     return rate
 
 
+def _iter_best(
+    section: Section, name: str, outcomes: dict[str, CellResult]
+) -> Iterator[tuple[str, CellResult, str, list[str]]]:
+    """Yield each system with its best setting and the ratio of dragoman to it with its spread, and add the ratio to the section."""
+    dragoman_best = outcomes[DRAGOMAN].best if DRAGOMAN in outcomes else None
+    for system, outcome in outcomes.items():
+        if outcome.best is None:
+            continue
+        label, rate = outcome.best
+        ratio = dragoman_best[1] / rate if dragoman_best and system != DRAGOMAN else None
+        yield system, outcome, label, [f"{ratio:.2f}", format_spread(outcomes[DRAGOMAN], outcome)] if ratio else ["", ""]
+        if ratio is not None:
+            key = f"captions_{name}" + ("" if system == CT2 else f"_over_{system}")
+            section.ratios.append(Ratio(key, ratio, TARGET_RATIO if system == CT2 else None))
+
+
 def _report_batch(
     section: Section,
     table: Table,
@@ -250,35 +266,19 @@ def _report_batch(
     outputs: dict[str, list[str]],
     references: list[str],
 ) -> None:
-    dragoman_best = outcomes[DRAGOMAN].best if DRAGOMAN in outcomes else None
-    for system, outcome in outcomes.items():
-        if outcome.best is None:
-            continue
-        label, rate = outcome.best
+    for system, outcome, label, comparison in _iter_best(section, name.replace(" ", ""), outcomes):
         score = bleu(outputs[f"{system}, {label}"], [references])
-        ratio = dragoman_best[1] / rate if dragoman_best and system != DRAGOMAN else None
-        comparison = [f"{ratio:.2f}", format_spread(outcomes[DRAGOMAN], outcome)] if ratio else ["", ""]
+        rate = statistics.median(outcome.rates[label])
         table.rows.append([name, system, label, f"{rate:,.0f}", f"{score.value:.2f}", *comparison])
         section.figures[f"{name}, {system}, batch"] = {"rates": outcome.rates, "bleu": score.value}
-        if ratio is not None:
-            key = f"captions_{name.replace(' ', '')}" + ("" if system == CT2 else f"_over_{system}")
-            section.ratios.append(Ratio(key, ratio, TARGET_RATIO if system == CT2 else None))
 
 
 def _report_single(
     section: Section, table: Table, name: str, outcomes: dict[str, CellResult], seconds_by_setting: dict[str, list[float]]
 ) -> None:
-    dragoman_best = outcomes[DRAGOMAN].best if DRAGOMAN in outcomes else None
-    for system, outcome in outcomes.items():
-        if outcome.best is None:
-            continue
-        label, rate = outcome.best
+    for system, outcome, label, comparison in _iter_best(section, f"{name.replace(' ', '')}_line_by_line", outcomes):
         seconds = sorted(seconds_by_setting[f"{system}, {label}"])
         p50, p99 = (1e3 * seconds[min(len(seconds) - 1, int(len(seconds) * share))] for share in (0.5, 0.99))
-        ratio = dragoman_best[1] / rate if dragoman_best and system != DRAGOMAN else None
-        comparison = [f"{ratio:.2f}", format_spread(outcomes[DRAGOMAN], outcome)] if ratio else ["", ""]
-        table.rows.append([name, system, label, f"{1e3 / rate:.1f}", f"{p50:.1f}", f"{p99:.1f}", *comparison])
+        mean = f"{1e3 / statistics.median(outcome.rates[label]):.1f}"
+        table.rows.append([name, system, label, mean, f"{p50:.1f}", f"{p99:.1f}", *comparison])
         section.figures[f"{name}, {system}, line by line"] = {"rates": outcome.rates, "p50": p50, "p99": p99}
-        if ratio is not None:
-            key = f"captions_{name.replace(' ', '')}_line_by_line" + ("" if system == CT2 else f"_over_{system}")
-            section.ratios.append(Ratio(key, ratio, TARGET_RATIO if system == CT2 else None))

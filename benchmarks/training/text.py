@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import sentencepiece as spm
+from common.pieces import train_pieces
 
 VOCABULARY = 10_000
 SPECIAL = 4  # padding, unknown, begin, end: the first ids
@@ -96,7 +96,8 @@ def _synthetic(part: str) -> Iterator[Pair]:
 
 
 def _write(folder: Path, pairs: dict[str, list[Pair]]) -> Lengths:
-    processor = _train_sentencepiece(pairs["train"], folder / "pieces.model")
+    lines = (side for pair in pairs["train"] for side in pair)
+    processor = train_pieces(folder / "pieces.model", VOCABULARY, sentence_iterator=lines, normalization_rule_name="identity")
     pieces = [processor.id_to_piece(index) for index in range(processor.get_piece_size())][SPECIAL:]
     counts: Counter[str] = Counter()
     lengths = Lengths()
@@ -118,26 +119,6 @@ def _write(folder: Path, pairs: dict[str, list[Pair]]) -> Lengths:
     _write_lines(folder / "pieces.txt", pieces)
     _write_lines(folder / "pieces-counted.txt", [f"{piece}\t{counts[piece] or 1}" for piece in pieces])
     return lengths
-
-
-def _train_sentencepiece(pairs: list[Pair], model: Path) -> spm.SentencePieceProcessor:
-    """Train a model with dragoman's special ids."""
-    with model.open("wb") as written:
-        spm.SentencePieceTrainer.train(
-            sentence_iterator=iter(side for pair in pairs for side in pair),
-            model_writer=written,
-            model_type="bpe",
-            vocab_size=VOCABULARY,
-            character_coverage=1.0,
-            normalization_rule_name="identity",
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            num_threads=2,
-            minloglevel=2,
-        )
-    return spm.SentencePieceProcessor(model_file=str(model))
 
 
 def _write_lines(path: Path, lines: list[str]) -> None:
