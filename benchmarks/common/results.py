@@ -39,7 +39,3 @@ class Section:
 
     def to_dict(self) -> dict[str, Any]:
         return {"ratios": [asdict(ratio) for ratio in self.ratios], "notes": self.notes, "figures": self.figures}
-
-
-def format_mebibytes(count: float) -> str:
-    return f"{count / 2**20:,.0f}"

@@ -1,7 +1,7 @@
-"""Cost of a command: seconds, CPU seconds and memory.
+"""Cost of a command: seconds and CPU seconds.
 
-CPU seconds come from the kernel's accounts of ended processes. Orphans count too, because this process adopts them.
-Memory is sampled over the whole process tree. All of this needs Linux.
+CPU seconds come from the kernel's accounts of ended processes. Orphans count too, because this process adopts them. This needs
+Linux.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-SAMPLES_PER_SECOND = 20
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl
 
 
@@ -29,17 +28,11 @@ class CommandError(Exception):
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """Cost of a command. Memory is in bytes and 0 if it was not sampled."""
+    """Cost of a command."""
 
     seconds: float
     cpu_seconds: float
     output: str
-    peak_resident: int = 0
-    """Peak of the summed resident memory of all processes; shared pages count in each process."""
-    peak_anonymous: int = 0
-    """Peak of the summed anonymous and shared memory, which the kernel cannot reclaim."""
-    peak_process: int = 0
-    """Peak resident memory of the largest process, by the kernel's counter VmHWM."""
 
 
 def adopt_orphans() -> None:
@@ -58,7 +51,6 @@ def run_commands(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
     limit_seconds: float = 3600.0,
-    memory: bool = False,
 ) -> ResourceUsage:
     """Run commands side by side until all end. Raises CommandError if one fails or takes too long."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -78,14 +70,12 @@ def run_commands(
         ]
         alarm = threading.Timer(limit_seconds, kill, [processes])
         alarm.start()
-        sampler = _Sampler() if memory else None
         try:
             for process in processes:
                 process.wait()
             seconds = time.perf_counter() - started
         finally:
             alarm.cancel()
-            peaks = sampler.stop() if sampler is not None else (0, 0, 0)
             kill([process for process in processes if process.returncode is None])
         _reap_orphans()
         cpu_seconds = _children_cpu_seconds() - before
@@ -95,7 +85,7 @@ def run_commands(
                 what = " ".join(Path(str(word)).name for word in command[:3])
                 raise CommandError(f"{what}: exit code {process.returncode}{late}: {last_line(errors, output)}")
         output.seek(0)
-        return ResourceUsage(seconds, cpu_seconds, output.read().decode(errors="replace"), *peaks)
+        return ResourceUsage(seconds, cpu_seconds, output.read().decode(errors="replace"))
 
 
 def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -137,29 +127,6 @@ def last_line(*streams: IO[bytes]) -> str:
     return "no output"
 
 
-class _Sampler(threading.Thread):
-    """Thread that samples the memory of all descendants of this process."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self._done = threading.Event()
-        self._peaks = (0, 0, 0)
-        self.start()
-
-    def run(self) -> None:
-        while not self._done.is_set():
-            samples = [_process_memory(pid) for pid in list_descendants(os.getpid())]
-            resident, anonymous = sum(sample[0] for sample in samples), sum(sample[1] for sample in samples)
-            largest = max((sample[2] for sample in samples), default=0)
-            self._peaks = max(self._peaks[0], resident), max(self._peaks[1], anonymous), max(self._peaks[2], largest)
-            self._done.wait(1.0 / SAMPLES_PER_SECOND)
-
-    def stop(self) -> tuple[int, int, int]:
-        self._done.set()
-        self.join()
-        return self._peaks
-
-
 def list_descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
@@ -175,15 +142,3 @@ def list_descendants(root: int) -> list[int]:
         descendants += child_pids
         pending += child_pids
     return descendants
-
-
-def _process_memory(pid: int) -> tuple[int, int, int]:
-    """Return the resident bytes of a process, its anonymous and shared bytes, and its peak resident bytes."""
-    try:
-        lines = Path("/proc", str(pid), "status").read_text().splitlines()
-    except OSError:
-        return 0, 0, 0
-    sizes = {
-        name: int(size.split()[0]) * 1024 for name, _, size in (line.partition(":") for line in lines) if size.endswith("kB")
-    }
-    return sizes.get("VmRSS", 0), sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0), sizes.get("VmHWM", 0)

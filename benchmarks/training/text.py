@@ -28,14 +28,10 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Lengths:
-    """Sums over all training pairs of s and t, the source and target tokens with end tokens."""
+    """Training pairs, and the sum of their target tokens with end tokens."""
 
     pairs: int = 0
-    s: int = 0
     t: int = 0
-    ss: int = 0
-    tt: int = 0
-    st: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ def make_training_text(shared: Path, folder: Path) -> TrainingText:
     real = (shared / "multi30k" / "tok").is_dir()
     described = "Multi30k, en-de" if real else f"synthetic text, because {shared} holds no Multi30k"
     folder = folder / ("multi30k" if real else "synthetic")
-    marker = folder / "whole.json"
+    marker = folder / "whole-2.json"
     if not marker.exists():
         folder.mkdir(parents=True, exist_ok=True)
         pairs = {part: list(_multi30k(shared, part) if real else _synthetic(part)) for part in PAIRS}
@@ -111,11 +107,7 @@ def _write(folder: Path, pairs: dict[str, list[Pair]]) -> Lengths:
             _write_lines(folder / f"{part}.ids.{side}", [" ".join(map(str, processor.piece_to_id(row))) for row in rows])
         if part == "train":
             counts.update(piece for number in selected for side in encoded[number] for piece in side)
-            lengths_of_pairs = [(len(encoded[number][0]) + 1, len(encoded[number][1]) + 1) for number in selected]
-            length_sums = [
-                sum(column) for column in zip(*((s, t, s * s, t * t, s * t) for s, t in lengths_of_pairs), strict=True)
-            ]
-            lengths = Lengths(len(lengths_of_pairs), *length_sums)
+            lengths = Lengths(len(selected), sum(len(encoded[number][1]) + 1 for number in selected))
     _write_lines(folder / "pieces.txt", pieces)
     _write_lines(folder / "pieces-counted.txt", [f"{piece}\t{counts[piece] or 1}" for piece in pieces])
     return lengths
