@@ -245,7 +245,7 @@ def _make_rate(
 def _iter_best(
     section: Section, name: str, outcomes: dict[str, CellResult]
 ) -> Iterator[tuple[str, CellResult, str, list[str]]]:
-    """Yield each system with its best setting and the ratio of dragoman to it with its spread, and add the ratio to the section."""
+    """Yield each system, its best setting, and the ratio of dragoman to it with its spread; add the ratio to the section."""
     dragoman_best = outcomes[DRAGOMAN].best if DRAGOMAN in outcomes else None
     for system, outcome in outcomes.items():
         if outcome.best is None:
