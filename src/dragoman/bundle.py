@@ -81,6 +81,7 @@ class SpeechTokens:
         no_timestamps: token that begins an output without timestamps
         first_timestamp: token of the start of a window; the token of every 20 ms after it follows
         no_speech: token whose probability tells that nobody speaks; None if the source has none
+        previous: token before the text that precedes a window; None if the source has none
         suppressed: tokens that no output contains
         suppressed_first: tokens that no output begins with
         max_initial_timestamp: greatest number of the first timestamp, in steps of 20 ms; None for no limit
@@ -97,6 +98,7 @@ class SpeechTokens:
     suppressed: list[int]
     suppressed_first: list[int]
     max_initial_timestamp: int | None
+    previous: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

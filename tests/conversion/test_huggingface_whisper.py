@@ -91,6 +91,7 @@ def test_bundle_declares_its_input(peer: tuple[Any, Bundle]) -> None:
     expected_ids = {language: new_ids[generation.lang_to_id[f"<|{language}|>"]] for language in WHISPER_LANGUAGES}
     assert speech.languages == expected_ids
     assert speech.no_timestamps == new_ids[generation.no_timestamps_token_id]
+    assert speech.previous == new_ids[generation.prev_sot_token_id]
     assert speech.first_timestamp == new_ids[generation.no_timestamps_token_id + 1]
     assert speech.suppressed == sorted(new_ids[generation.suppress_tokens].tolist())
     assert speech.suppressed_first == sorted(new_ids[generation.begin_suppress_tokens].tolist())

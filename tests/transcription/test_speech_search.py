@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,9 @@ def list_new_ids(model: Any) -> dict[int, int]:
     return {row: index for index, row in enumerate([start, end, *others], start=2)}
 
 
-def generate(model: Any, features: torch.Tensor, prompt: list[str], *, has_timestamps: bool) -> list[list[int]]:
+def generate(
+    model: Any, features: torch.Tensor, prompt: list[str], *, has_timestamps: bool, previous: Sequence[int] = ()
+) -> list[list[int]]:
     """Return the outputs of transformers for one window each, in the ids of the bundle, without the prompt and the end.
 
     `generate` of Whisper decodes the rest of a window again after a pair of timestamps, so this is its inner search.
@@ -61,12 +64,13 @@ def generate(model: Any, features: torch.Tensor, prompt: list[str], *, has_times
     ids = {"start": config.decoder_start_token_id, "none": config.no_timestamps_token_id}
     if "de" in prompt:
         ids |= {"de": config.lang_to_id["<|de|>"], "transcribe": config.task_to_id["transcribe"]}
-    inputs = torch.tensor([[ids[name] for name in prompt]] * len(features))
-    processors = model._retrieve_logit_processors(config, None, begin_index=len(prompt), num_beams=1, device="cpu")
+    begin = [*previous, *(ids[name] for name in prompt)]
+    inputs = torch.tensor([begin] * len(features))
+    processors = model._retrieve_logit_processors(config, None, begin_index=len(begin), num_beams=1, device="cpu")
     rows = transformers.GenerationMixin.generate(
         model, features, generation_config=config, logits_processor=processors, decoder_input_ids=inputs, do_sample=False
     )
-    return [cut_output(model, row[len(prompt) :]) for row in rows.tolist()]
+    return [cut_output(model, row[len(begin) :]) for row in rows.tolist()]
 
 
 def cut_output(model: Any, row: list[int]) -> list[int]:
@@ -77,14 +81,19 @@ def cut_output(model: Any, row: list[int]) -> list[int]:
 
 
 def search_windows(
-    transcriber: Transcriber, features: torch.Tensor, *, has_timestamps: bool, **decoding: Any
+    transcriber: Transcriber,
+    features: torch.Tensor,
+    *,
+    has_timestamps: bool,
+    previous: Sequence[int] = (),
+    **decoding: Any,
 ) -> list[list[int]]:
     decoding = {"repetition_window": 0, **decoding}
     config = transcriber.session.resolve_decoding(decoding)
     search = SpeechSearch(transcriber.session.inference_model, transcriber.tokens, config)
     state = search.encode(features.numpy())
     language = "de" if transcriber.languages else None
-    prompt = search.build_prompt(language, "transcribe", has_timestamps=has_timestamps)
+    prompt = search.build_prompt(language, "transcribe", has_timestamps=has_timestamps, previous=previous)
     return [list(output.tokens) for output in search.run(state, [prompt] * len(features), has_timestamps=has_timestamps)]
 
 
@@ -103,6 +112,20 @@ def test_greedy_outputs_are_equal(peer: tuple[Any, Transcriber], has_timestamps:
         options = {"language": "de", "task": "transcribe"} if transcriber.languages else {}
         rows = model.generate(features, do_sample=False, num_beams=1, **options).tolist()
         assert [cut_output(model, row) for row in rows] == outputs
+
+
+def test_outputs_behind_a_prompt_are_equal(peer: tuple[Any, Transcriber]) -> None:
+    model, transcriber = peer
+    features, new_ids = make_features(model), list_new_ids(model)
+    limit = model.config.max_target_positions // 2 - 1
+    texts = [token for token in range(5, 5 + 2 * limit) if token < model.config.eos_token_id]
+    assert len(texts) > limit  # the last tokens count
+    prompt = ["start", *(["de", "transcribe"] if transcriber.languages else [])]
+    previous = [model.generation_config.prev_sot_token_id, *texts[-limit:]]
+    expected = generate(model, features, prompt, has_timestamps=True, previous=previous)
+    outputs = search_windows(transcriber, features, has_timestamps=True, previous=[new_ids[token] for token in texts])
+    assert outputs == expected
+    assert outputs != search_windows(transcriber, features, has_timestamps=True)
 
 
 def test_detected_languages_are_equal(peer: tuple[Any, Transcriber]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 import wave
@@ -275,6 +276,23 @@ def test_missing_library_names_the_extra(bundle: Path, tmp_path: Path, monkeypat
         Transcriber.load(bundle).transcribe(path)
     with pytest.raises(dragoman.DragomanError, match=r"dragoman\[speech\]"):
         ModelSet.load([bundle])
+
+
+def test_prompt_is_text_that_begins_with_a_space(transcriber: Transcriber) -> None:
+    tokenizer = transcriber.bundle.tokenizer.target
+    assert tokenizer.decode(transcriber._encode_prompt("Ada < | ")) == " Ada < |"
+    for token, piece in (("<|endoftext|>", "</s>"), ("<|0.00|>", "<|0.00|>"), ("<|de|>", "<|de|>")):
+        with pytest.raises(dragoman.DragomanError, match=rf"prompt: {re.escape(piece)} is a special token"):
+            transcriber.transcribe(make_noise(0.1), prompt=f"Ada {token}")
+    window = make_noise(1.0)
+    assert transcriber.transcribe(window, prompt="Ada").segments != transcriber.transcribe(window).segments
+
+
+def test_prompt_of_an_earlier_bundle_raises(transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcriber, "tokens", replace(transcriber.tokens, previous=None))
+    assert transcriber.transcribe(make_noise(1.0), prompt=" ").duration == 1.0
+    with pytest.raises(dragoman.DragomanError, match="convert the model again"):
+        transcriber.transcribe(make_noise(1.0), prompt="Ada")
 
 
 @pytest.mark.usefixtures("needs_sound_libraries")

@@ -43,6 +43,7 @@ FEATURE_SETTINGS = {"sampling_rate": 16_000, "hop_length": 160, "n_fft": 400}
 END, START, NO_TIMESTAMPS = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"
 TASKS = ("transcribe", "translate")
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
+PREVIOUS = "<|startofprev|>"
 """Names of one token in later and in earlier files."""
 LANGUAGE_TOKEN = re.compile(r"<\|([a-z]{2,3})\|>")
 NUM_TIMESTAMPS = 1501
@@ -163,6 +164,7 @@ def _read_speech_tokens(
         no_timestamps=new_ids[last],
         first_timestamp=new_ids[last + 1],
         no_speech=no_speech,
+        previous=new_ids[ids[PREVIOUS]] if PREVIOUS in ids else None,
         suppressed=suppressed["suppress_tokens"],
         suppressed_first=suppressed["begin_suppress_tokens"],
         max_initial_timestamp=generation.integer("max_initial_timestamp_index", DEFAULT_MAX_INITIAL_TIMESTAMP),

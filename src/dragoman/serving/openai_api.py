@@ -34,13 +34,13 @@ class SpeechFields(RequestFields):
         model: name of the folder of a bundle; a server with one transcriber takes any name, such as `whisper-1`
         response_format: `json` for the text, `verbose_json` for segments with times, `text`, `srt` or `vtt`
         temperature: 0, because the search does not sample
-        prompt: empty, because the model reads no words before the recording
+        prompt: text that each window continues, such as names as they are spelled
     """
 
     model: str
     response_format: ResponseFormat = "json"
     temperature: Literal["0", "0.0"] = "0"
-    prompt: Literal[""] = ""
+    prompt: str = ""
 
 
 class TranscriptionFields(SpeechFields):
@@ -66,14 +66,16 @@ def build_openai_router(service: TranslationService) -> APIRouter:
         """Write what is said in a recording, in the spoken language."""
         upload = await read_upload(request)
         fields, name = upload.check(TranscriptionFields)
-        return await answer(fields, RecordingRequest(upload.content, name, "transcribe", fields.language or None))
+        return await answer(
+            fields, RecordingRequest(upload.content, name, "transcribe", fields.language or None, fields.prompt)
+        )
 
     @router.post("/translations", openapi_extra=describe_upload(SpeechFields))
     async def translate_recording(request: Request) -> Response:
         """Write in English what is said in a recording."""
         upload = await read_upload(request)
         fields, name = upload.check(SpeechFields)
-        return await answer(fields, RecordingRequest(upload.content, name, "translate"))
+        return await answer(fields, RecordingRequest(upload.content, name, "translate", prompt=fields.prompt))
 
     async def answer(fields: SpeechFields, recording: RecordingRequest) -> Response:
         """Transcribe the recording, and return the answer in the format that the client names."""

@@ -29,6 +29,7 @@ class RecordingRequest:
     name: str
     task: SpeechTask
     language: str | None = None
+    prompt: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,11 @@ class Recordings:
         """
         windows = _Windows(
             model.transcriber.iter_transcripts(
-                BytesIO(request.content), name=request.name, language=request.language, task=request.task
+                BytesIO(request.content),
+                name=request.name,
+                language=request.language,
+                task=request.task,
+                prompt=request.prompt,
             )
         )
         transcript: Transcript | None = None

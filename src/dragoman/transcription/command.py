@@ -61,6 +61,9 @@ class TranscribeOptions:
         show_default=True,
         help="transcribe: write the spoken language. translate: write English.",
     )
+    prompt: str = option(
+        "--prompt", metavar="TEXT", default="", help="Text that each window continues, such as names as they are spelled."
+    )
     precision: str = shared(precision_option())
 
 
@@ -94,7 +97,7 @@ def transcribe(args: TranscribeOptions) -> None:
     num_refused = 0
     for path, output in outputs.items():
         try:
-            transcript = transcriber.transcribe(path, language=args.language, task=args.task, **decoding)
+            transcript = transcriber.transcribe(path, language=args.language, task=args.task, prompt=args.prompt, **decoding)
         except DataError as error:
             if len(files) == 1 or error.code in ("unsupported-language", "invalid-argument"):
                 raise

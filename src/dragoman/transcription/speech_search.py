@@ -147,9 +147,16 @@ class SpeechSearch:
             starts.append(WindowStart(language, probability, no_speech_probability))
         return starts
 
-    def build_prompt(self, language: str | None, task: str, *, has_timestamps: bool) -> list[int]:
-        """Return the tokens before an output: the start, the language and the task of a model of many languages."""
+    def build_prompt(self, language: str | None, task: str, *, has_timestamps: bool, previous: Sequence[int] = ()) -> list[int]:
+        """Return the tokens before an output: the start, the language and the task of a model of many languages.
+
+        previous: tokens of a text before the window, of which the last half of the decoder's positions count
+        """
         prompt = [BEGIN_ID]
+        if previous:
+            assert self.tokens.previous is not None
+            assert self.model.max_positions is not None
+            prompt = [self.tokens.previous, *previous[-(self.model.max_positions // 2 - 1) :], BEGIN_ID]
         if language is not None and self.tokens.languages:
             prompt += [self.tokens.languages[language], self.tokens.tasks[task]]
         return prompt if has_timestamps else [*prompt, self.tokens.no_timestamps]

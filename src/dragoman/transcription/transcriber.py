@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.bundle import Bundle, SpeechTokens, load_bundle
+from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import BundleError, DataError
 from dragoman.frontends.log_mel import LogMel, pad_samples
@@ -88,6 +89,7 @@ class Transcriber:
         name: str | None = None,
         language: str | None = None,
         task: SpeechTask = "transcribe",
+        prompt: str = "",
         on_progress: Callable[[float], None] = lambda _: None,
         **decoding: Any,
     ) -> Transcript:
@@ -97,13 +99,14 @@ class Transcriber:
         name: name of the source in errors
         language: code of the spoken language; by default, the model detects it in the first window with sound
         task: `translate` writes English
+        prompt: text that each window continues, such as a sentence with names as they are spelled
         on_progress: called with the number of seconds that are done
         decoding: keys of the recipe's [decoding] section to change, such as method="beam"
 
         Raises DataError for a damaged file, one without sound, and a language or a task that the model does not have.
         """
         done = 0.0
-        for transcript in self.iter_transcripts(source, name=name, language=language, task=task, **decoding):
+        for transcript in self.iter_transcripts(source, name=name, language=language, task=task, prompt=prompt, **decoding):
             on_progress(transcript.duration - done)
             done = transcript.duration
         return transcript
@@ -115,6 +118,7 @@ class Transcriber:
         name: str | None = None,
         language: str | None = None,
         task: SpeechTask = "transcribe",
+        prompt: str = "",
         **decoding: Any,
     ) -> Generator[Transcript]:
         """Yield the transcript up to the end of each window; the last one is whole. See `transcribe`.
@@ -122,6 +126,7 @@ class Transcriber:
         The transcripts share the list of segments, which grows.
         """
         self._check_options(language, task)
+        previous = self._encode_prompt(prompt)
         config = self.session.resolve_decoding(decoding)
         _check_decoding(decoding)
         search = SpeechSearch(self.session.inference_model, self.tokens, config)
@@ -135,7 +140,7 @@ class Transcriber:
         while len(window_N := samples.peek(self.window_samples)):
             offset, advance = samples.position / SAMPLE_RATE, len(window_N)
             if window_N.any():  # digital silence holds no speech
-                language, window_segments, advance = self._transcribe_window(search, window_N, offset, language, task)
+                language, window_segments, advance = self._transcribe_window(search, window_N, offset, language, task, previous)
                 segments += window_segments
             samples.skip(advance)
             yield Transcript(language, samples.position / SAMPLE_RATE, segments)
@@ -152,17 +157,45 @@ class Transcriber:
                 code="unsupported-language",
             )
 
+    def _encode_prompt(self, prompt: str) -> list[int]:
+        """Return the tokens of a text before a window.
+
+        Raises DataError if the bundle knows no token that begins it, and for a text with special tokens.
+        """
+        if not prompt.strip():
+            return []
+        if self.tokens.previous is None:
+            raise DataError(
+                f"prompt: {self.bundle.recipe.name} states no token before a prompt; convert the model again, or leave it out",
+                code="invalid-argument",
+            )
+        target = self.bundle.tokenizer.target
+        tokens = target.encode(f" {prompt.strip()}")
+        if special := [token for token in tokens if token <= END_ID or token >= self.tokens.first_special]:
+            raise DataError(
+                f"prompt: {target.ids_to_pieces(special)[0]} is a special token and no text; leave it out",
+                code="invalid-argument",
+            )
+        return tokens
+
     def _transcribe_window(
-        self, search: SpeechSearch, window_N: NDArray[np.float32], offset: float, language: str | None, task: SpeechTask
+        self,
+        search: SpeechSearch,
+        window_N: NDArray[np.float32],
+        offset: float,
+        language: str | None,
+        task: SpeechTask,
+        previous: Sequence[int],
     ) -> tuple[str | None, list[Segment], int]:
         """Return the language, the segments of a window, and the number of samples that they cover.
 
         offset: seconds before the window
+        previous: tokens before its prompt
         """
         state = search.encode(self.compute_features(window_N)[None])
         [start] = search.predict_starts(state, 1)
         language = language or start.language
-        prompt = search.build_prompt(language, task, has_timestamps=True)
+        prompt = search.build_prompt(language, task, has_timestamps=True, previous=previous)
         [output] = search.run(state, [prompt], has_timestamps=True)
         mean_log_prob = output.log_prob / max(len(output.token_log_probs), 1)
         if start.no_speech_probability > MIN_NO_SPEECH_PROBABILITY and mean_log_prob < MAX_SILENT_LOG_PROB:
@@ -236,7 +269,7 @@ class _SampleQueue:
 def _are_known(tokens: SpeechTokens, vocab_size: int) -> bool:
     """Return whether a vocabulary has all tokens, and a model of many languages a token for transcription."""
     ids = [*tokens.languages.values(), *tokens.tasks.values(), *tokens.suppressed, *tokens.suppressed_first]
-    ids += [tokens.first_special, tokens.no_timestamps, tokens.first_timestamp, tokens.no_speech or 0]
+    ids += [tokens.first_special, tokens.no_timestamps, tokens.first_timestamp, tokens.no_speech or 0, tokens.previous or 0]
     return all(0 <= token < vocab_size for token in ids) and ("transcribe" in tokens.tasks or not tokens.languages)
 
 
