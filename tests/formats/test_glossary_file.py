@@ -32,6 +32,12 @@ MARTIF = """<?xml version="1.0"?>
 </body></text></martif>"""
 
 
+@pytest.fixture(autouse=True)
+def _no_dictionaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read no dictionary of simplemma, which takes a second."""
+    monkeypatch.setattr("dragoman.text.glossary.get_lemmatizer", lambda language: None)
+
+
 def read(folder: Path, name: str, content: str | bytes, source: str = "en", target: str = "de") -> Glossary:
     """Return the glossary of a file with this content."""
     path = folder / name
