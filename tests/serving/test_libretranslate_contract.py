@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from capital_letters import CapitalTranslator, make_client, make_models, make_service
+from dragoman.serving.language_detection import LanguageDetector
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
 
@@ -50,6 +51,12 @@ def as_json(fields: Any) -> dict[str, Any]:
 def test_translations_have_the_shape_of_the_request(client: TestClient, body: dict[str, Any], expected: Any) -> None:
     answer = client.post("/translate", **body)
     assert (answer.status_code, answer.json()) == (200, {"translatedText": expected})
+
+
+def test_detection_is_among_the_languages_of_the_server() -> None:
+    detected = LanguageDetector(["de", "en"]).detect("Le ministère des affaires étrangères a publié un rapport.")
+    assert sorted(item.language for item in detected) == ["de", "en"]
+    assert sum(item.confidence for item in detected) == pytest.approx(100, abs=0.1)
 
 
 def test_alternatives_and_detected_languages_follow_the_request(client: TestClient) -> None:

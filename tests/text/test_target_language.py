@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dragoman.text.language_identifier import make_identifier
 from dragoman.text.target_language import is_in_target_language
 
 KEPT = (
@@ -38,3 +39,9 @@ def test_sentences_that_are_surely_in_the_target_language(subtests: pytest.Subte
         for source, target, text in cases:
             with subtests.test(text=text):
                 assert is_in_target_language(text, source, target) is is_kept
+
+
+def test_restricted_identifier_leaves_others_unrestricted() -> None:
+    pytest.importorskip("py3langid")
+    make_identifier(norm_probs=True).set_languages(["de", "en"])
+    assert "fr" in make_identifier(norm_probs=True).labels
