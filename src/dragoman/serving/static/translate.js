@@ -43,6 +43,10 @@ async function loadLanguages() {
     targets[language.code] = language.targets;
     names[language.code] = nameLanguage(language.code, language.name);
   }
+  if (!Object.keys(targets).length) {
+    text.disabled = true;
+    throw new Error(words("No model of this server translates texts. The API lists what it does."));
+  }
   fill(source, Object.keys(targets).filter((code) => targets[code].length), words("Detect language"));
   fillTargets();
 }
