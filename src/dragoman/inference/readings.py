@@ -280,12 +280,13 @@ class _Shares:
 
     def sum_rows(self, rows_PN: npt.NDArray[np.float64]) -> tuple[list[int], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return the units that have a piece, the sums of the rows of their pieces by share, and the sums of these shares."""
-        if not self.pieces:
-            return [], rows_PN[:0], rows_PN[:0, 0]
-        starts = [number for number, (before, unit) in enumerate(pairwise([-1, *self.units])) if unit != before]
-        parts = np.array(self.parts)
-        sums = np.add.reduceat(rows_PN[self.pieces] * parts[:, None], starts)
-        return [self.units[start] for start in starts], sums, np.add.reduceat(parts, starts)
+        parts, units = np.array(self.parts), self.units
+        sums = rows_PN.take(np.array(self.pieces, np.intp), axis=0) * parts[:, None]
+        if len(set(units)) < len(units):
+            starts = [number for number, (before, unit) in enumerate(pairwise([-1, *units])) if unit != before]
+            units = [units[start] for start in starts]
+            sums, parts = np.add.reduceat(sums, starts), np.add.reduceat(parts, starts)
+        return units, sums, parts
 
 
 def _match_pieces(pieces: Sequence[str], text: str, num_pieces: int) -> _Shares:

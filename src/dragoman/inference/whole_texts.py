@@ -388,13 +388,14 @@ def _translate_readings(
         for index, translation in zip(chosen, translations, strict=True):
             segment, reading = segments[index], readings[index]
             if accept is None:
-                results[index] = _build_segment(segment, reading, translation, options)
+                results[index] = _build_segment(results[index].source, segment, reading, translation, options)
                 is_kept = reading.is_kept_by(translation, segment, options.glossary, options.rules)
                 if not is_kept or _find_difference(results[index].source, results[index].text, options):
                     lost.append(index)
                 continue
             for candidate in (translation, *translation.alternatives):
-                result = _build_segment(segment, reading, replace(candidate, alternatives=()), options)
+                candidate = replace(candidate, alternatives=())
+                result = _build_segment(results[index].source, segment, reading, candidate, options)
                 is_kept = reading.is_kept_by(candidate, segment, options.glossary, options.rules)
                 if is_kept and not _find_difference(result.source, result.text, options) and accept(results[index], result):
                     results[index] = result
@@ -411,13 +412,15 @@ def _annotate_terms(reading: Reading, options: TextOptions) -> str:
     return annotate_terms(line, [term for term in terms if not has_marks(term[2])])
 
 
-def _build_segment(segment: CodedText, reading: Reading, translation: Translation, options: TextOptions) -> TranslatedSegment:
-    """Return the translation of a reading, with its codes in place and its checks."""
+def _build_segment(
+    source: str, segment: CodedText, reading: Reading, translation: Translation, options: TextOptions
+) -> TranslatedSegment:
+    """Return the translation of a reading, with its codes in place and its checks. source: the segment with its markup"""
     plain = reading.write_placeholders(translation)
     checks = check_translation(reading.plain_source, plain.text, options.target_language, options.limits.length_ratios)
     if options.limits.has_low_score(translation):
         checks.append("low_score")
-    source, text = segment.write(), reading.place_codes(translation)
+    text = reading.place_codes(translation)
     terms = _check_terms(source, text, options)
     if any(use.form is None for use in terms):
         checks.append("terminology")
@@ -613,9 +616,10 @@ def _find_outline(parts: Sequence[Part], options: TextOptions, *, min_elements: 
 
     Elements for parts of a sentence, such as `<b>`, give none, unless each stands on a line of its own.
     """
+    if not options.detects_outline or any(_get_surface(part).strip() for part in parts if not isinstance(part, Element)):
+        return set()
     elements = [number for number, part in enumerate(parts) if isinstance(part, Element)]
-    has_text = any(_get_surface(part).strip() for part in parts if not isinstance(part, Element))
-    if not options.detects_outline or has_text or len(elements) < min_elements:
+    if len(elements) < min_elements:
         return set()
     gaps = ["".join(map(_get_surface, parts[first + 1 : last])) for first, last in pairwise(elements)]
     is_laid_out = bool(gaps) and all("\n" in gap for gap in gaps)
@@ -759,8 +763,8 @@ def _peel(parts: Sequence[Part], *, is_escaped: bool) -> tuple[str, tuple[Part, 
     if core and isinstance(core[-1], str):
         right = core[-1][len(core[-1].rstrip()) :]
         core[-1] = core[-1].rstrip()
-    before = "".join(write_parts([*parts[:start], left], is_escaped=is_escaped))
-    return before, tuple(core), "".join(write_parts([right, *parts[end:]], is_escaped=is_escaped))
+    before, after = ("".join(write_parts(side, is_escaped=is_escaped)) for side in (parts[:start], parts[end:]))
+    return before + left, tuple(core), right + after
 
 
 def _is_edge(part: Part) -> bool:

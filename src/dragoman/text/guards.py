@@ -141,10 +141,11 @@ def repeats_itself(source: str, translation: str) -> bool:
 
 
 def _list_units(text: str) -> list[str]:
+    units = split_units(text)  # of the text as it is, whose units are kept
     if text.isascii():
         text = text.lower()
-        return [text[start:end] for start, end in split_units(text)]
-    return [text[start:end].casefold() for start, end in split_units(text)]
+        return [text[start:end] for start, end in units]
+    return [text[start:end].casefold() for start, end in units]
 
 
 COUNTED_UNITS = 10_000

@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +46,9 @@ SPACE_GAIN = 2.0
 """Gain of a run for each of its two edges at white space beside a character of a script without spaces."""
 MAX_CACHED_CHARACTERS = 10_000
 """Most characters of a text whose units are kept, because those of 64 longer texts would take a gigabyte."""
-_NUM_KINDS = len(_EDGE_MARKS) + 2
 _SUM_STEPS = 10**9
 """Steps in 1 to which gains are rounded."""
+_OTHER_MARK_STEPS, _SPACE_STEPS = int(OTHER_MARK_LOSS * _SUM_STEPS), int(SPACE_GAIN * _SUM_STEPS)
 _MAX_ELEMENTS_AT_ONCE = 64
 """Most elements whose gains are computed at once. They take 3 MB with the longest sentence."""
 
@@ -80,9 +80,9 @@ def project(source: CodedText, translation: str, weights: npt.ArrayLike) -> str:
     return _Writer(projection, is_escaped=source.is_escaped).write(root)
 
 
-def _compute_median(numbers: Floats) -> float:
-    ordered = np.sort(numbers)
-    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+def _compute_median(numbers: Sequence[float]) -> float:
+    ordered = sorted(numbers)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _join_units(text: str, units: tuple[Span, ...], weights_TS: Floats) -> tuple[tuple[Span, ...], Floats]:
@@ -132,21 +132,21 @@ class _Projection:
         self.target_units, weights_TS = _join_units(target, self.target_units, weights_TS.reshape(shape))
         # A unit with less attention to the text than most attends elsewhere, for example to the end of the sentence, and
         # belongs to no code. The median, unlike 1, is also right for a model whose units all attend elsewhere in part.
-        totals = weights_TS.sum(axis=1)
-        totals = np.maximum(totals, _compute_median(totals) if shape[0] else 0.0)
-        self._shares_ST = np.divide(weights_TS.T, np.where(totals == 0, 1.0, totals), order="C")
+        totals = np.add.reduce(weights_TS, axis=1).tolist()
+        median = _compute_median(totals) if totals else 0.0
+        self._shares_ST = np.divide(weights_TS.T, [max(total, median) or 1.0 for total in totals], order="C")
         """Share of attention that each target unit has to each source unit"""
         self._source_words, self._target_words = (
             [text[first:last] for first, last in units]
             for text, units in ((source, self.source_units), (target, self.target_units))
         )
         self._word_numbers = {word: number for number, word in enumerate(self._target_words)}
-        self._target_numbers = np.array([self._word_numbers[word] for word in self._target_words])
-        self._source_kinds = list(map(_get_kind, self._source_words))
-        is_other = np.arange(_NUM_KINDS)[:, None] != [_get_kind(word) for word in self._target_words]
-        self._mark_gains = _to_steps(-OTHER_MARK_LOSS * is_other)
-        """Gains of a run that begins or ends with each target unit, for each kind of word at this edge of the source"""
-        self._space_gains = _to_steps(SPACE_GAIN * np.array(_find_borders(target, self.target_units)))
+        self._target_kinds = np.array(list(map(_get_kind, self._target_words)))
+        self._space_gains = np.array(_find_borders(target, self.target_units)) * _SPACE_STEPS
+
+    @cached_property
+    def _target_numbers(self) -> npt.NDArray[np.int64]:
+        return np.array([self._word_numbers[word] for word in self._target_words])
 
     def place(self, slots: Sequence[Slot], start: int, end: int) -> list[_Node]:
         """Return the nodes of sibling codes inside the target units from `start` to `end`, from left to right.
@@ -244,13 +244,12 @@ class _Projection:
             part = elements[number : number + _MAX_ELEMENTS_AT_ONCE]
             gains = self._compute_gains(part, start, end)
             if is_free is not None:  # no run with the largest sum crosses a unit that costs more than any two runs differ
-                loss = int(np.abs(gains).sum()) + int((OTHER_MARK_LOSS + SPACE_GAIN) * _SUM_STEPS)
+                loss = int(np.abs(gains).sum()) + _OTHER_MARK_STEPS + _SPACE_STEPS
                 gains = np.where(np.frombuffer(is_free, np.bool_), gains, -_SUM_STEPS - 2 * loss)
-            first_kinds, last_kinds = zip(
-                *((self._source_kinds[units[0]], self._source_kinds[units[-1]]) for units in part), strict=True
-            )
-            start_gains = self._mark_gains[first_kinds, start:end] + self._space_gains[start:end]
-            end_gains = self._mark_gains[last_kinds, start:end] + self._space_gains[start + 1 : end + 1]
+            kinds = np.array([[_get_kind(self._source_words[units[edge]]) for units in part] for edge in (0, -1)])
+            mark_gains = (self._target_kinds[start:end] != kinds[:, :, None]) * -_OTHER_MARK_STEPS
+            start_gains = mark_gains[0] + self._space_gains[start:end]
+            end_gains = mark_gains[1] + self._space_gains[start + 1 : end + 1]
             for units, (gain, first, last) in zip(part, find_maximum_subarrays(gains, start_gains, end_gains), strict=True):
                 place = self._find_words(units, start, end, is_free, start + (first + last - len(units)) / 2)
                 if place is None:
@@ -261,7 +260,8 @@ class _Projection:
     def _compute_gains(self, elements: Sequence[range], start: int, end: int) -> Steps:
         """Return what each target unit from `start` to `end` adds to a run of each element, by its share of attention to it."""
         shares = np.array([np.add.reduce(self._shares_ST[units.start : units.stop, start:end]) for units in elements])
-        return _to_steps(np.log((shares + SMOOTHING) / (1 - shares + SMOOTHING)) + BIAS)
+        gains = np.log((shares + SMOOTHING) / (1 - shares + SMOOTHING)) + BIAS
+        return np.rint(gains * _SUM_STEPS).astype(np.int64)
 
     def _find_words(self, units: range, start: int, end: int, is_free: bytearray | None, middle: float) -> int | None:
         """Return where the source units occur among free target units, nearest to a place; None if they do not.
@@ -443,10 +443,6 @@ def _find_borders(text: str, units: Sequence[Span]) -> list[bool]:
         start > end and (is_unspaced[number] or is_unspaced[number + 1])
         for number, (end, start) in enumerate(zip(ends, starts, strict=True))
     ]
-
-
-def _to_steps(gains: Floats) -> Steps:
-    return np.rint(gains * _SUM_STEPS).astype(np.int64)
 
 
 def find_maximum_subarrays(gains_EN: Steps, start_gains_EN: Steps, end_gains_EN: Steps) -> Iterator[tuple[int, int, int]]:
