@@ -40,7 +40,7 @@ def test_page_of_a_server_without_translator_says_so(browser: Any) -> None:
     with listen(TranslationService(make_models(), ServerLimits())) as address:
         page = browser.new_page()
         page.goto(address + "/")
-        page.wait_for_function("document.getElementById('state').classList.contains('error')")
+        page.wait_for_selector("#state.error")
         assert page.locator("#state").text_content().startswith("No model of this server translates texts.")
         assert page.locator("#text").is_disabled()
         page.close()
