@@ -21,12 +21,6 @@ DUPLICATE_FILTERS = {
 }
 """Descriptions of the filters that compare pairs with each other."""
 
-# Fast filters come first. A pair counts under the first filter that drops it.
-FILTER_ORDER = (
-    "empty", "length", "ratio", "source-equals-target", "control", "urls", "numbers", "markup", "mojibake", "script",
-    "eval-overlap", "language", *DUPLICATE_FILTERS,
-)  # fmt: skip
-
 FILTER_KEYS = {
     "length": ("max_words", "max_characters"),
     "ratio": ("max_ratio",),
@@ -42,7 +36,10 @@ FILTER_KEYS = {
     "duplicate-pair": ("duplicate_pairs",),
     "duplicate-source": ("duplicate_sources",),
 }
-"""Keys of data.cleaning that configure each filter. The filter `empty` has none."""
+"""Keys of data.cleaning that configure each filter, in the order of the filters. The filter `empty` has none."""
+
+FILTER_ORDER = ("empty", *FILTER_KEYS)
+"""Fast filters come first. A pair counts under the first filter that drops it."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +64,17 @@ def build_filters(
     Raises RecipeError if a filter needs a language or evaluation texts that are missing, and MissingDependencyError if it needs
     a library that is not installed.
     """
-    enabled_filters = [
+    return [
         PairFilter(name, description, make_predicate())
         for name, description, make_predicate in _iter_enabled(config, source_language, target_language, evaluation)
         if name not in skip_filters
     ]
-    return sorted(enabled_filters, key=lambda pair_filter: FILTER_ORDER.index(pair_filter.name))
 
 
 def _iter_enabled(
     config: CleaningConfig, source_language: str, target_language: str, evaluation: EvaluationTexts | None
 ) -> Iterator[tuple[str, str, Callable[[], PairPredicate]]]:
-    """Yield name, description and predicate factory of each enabled filter. A skipped filter is never built."""
+    """Yield name, description and predicate factory of each enabled filter, in order. A skipped filter is never built."""
     yield "empty", "A side is empty or only white space.", lambda: filters.is_empty
     limits = {"words": config.max_words, "characters": config.max_characters}
     if limit_texts := [f"{limit:,} {unit}" for unit, limit in limits.items() if limit is not None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -139,11 +139,5 @@ def _merge_warnings(records: Iterable[ShardRecord]) -> LineWarnings:
 
 def split_urls(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the arguments that are URLs of an object store, and the others. A setting is never a URL."""
-    urls = list[str](_iter_urls(arguments))
+    urls = [argument for argument in arguments if is_url(argument) and "=" not in argument.partition("://")[0]]
     return urls, [argument for argument in arguments if argument not in urls]
-
-
-def _iter_urls(arguments: Sequence[str]) -> Iterator[str]:
-    for argument in arguments:
-        if is_url(argument) and "=" not in argument.partition("://")[0]:
-            yield argument

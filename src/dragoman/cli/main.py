@@ -97,26 +97,10 @@ COMMAND_MODULES = tuple(
     dict.fromkeys(path for table in (COMMANDS, *SUBCOMMANDS.values()) for path, _ in table.values() if path)
 )
 """Modules of all commands."""
-FURTHER_COMMANDS = frozenset(
-    [
-        "prepare",
-        "recipe",
-        "clean",
-        "augment",
-        "dashboard",
-        "model",
-        "score",
-        "align",
-        "compare",
-        "rerank",
-        "parse",
-        "read-arrays",
-        "recognize",
-        "tree",
-        "paper",
-        "transcribe",
-    ]
-)
+FURTHER_COMMANDS = {
+    "prepare", "recipe", "clean", "augment", "dashboard", "model", "score", "align", "compare", "rerank", "parse",
+    "read-arrays", "recognize", "tree", "paper", "transcribe",
+}  # fmt: skip
 """Commands that only `dragoman --all` lists."""
 
 
