@@ -55,6 +55,8 @@ STORAGE_DTYPES: dict[str, np.dtype[Any]] = {
     "ByteStorage": np.dtype(np.uint8),
     "BoolStorage": np.dtype(np.bool_),
 }
+NUMPY_CLASSES = ("numpy.dtype", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", "_codecs.encode")
+"""Classes of NumPy's numbers, which several toolkits store beside the tensors."""
 READABLE_GLOBALS = frozenset(
     [
         "collections.OrderedDict",

@@ -22,7 +22,15 @@ from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES,
 from dragoman.conversion.mapped_arrays import Array, MappedArrays, damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.source_files import MAX_JSON_BYTES, ModelSettings, SourceFiles
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, RowSource, WeightBuilder, build_model, check_language
+from dragoman.conversion.target import (
+    ConversionOptions,
+    ConvertedModel,
+    RowSource,
+    WeightBuilder,
+    build_model,
+    check_language,
+    describe_beam,
+)
 from dragoman.conversion.text_tokenizers import (
     build_pair_tokenizer,
     describe_text,
@@ -216,8 +224,7 @@ def convert_folder(
             | ({"language_token_placement": "both"} if reads_source_language else {}),
             "model": model_section,
             "decoding": {
-                "method": "beam" if beam_size > 1 else "greedy",
-                "beam_size": beam_size if beam_size > 1 else 4,
+                **describe_beam(beam_size),
                 "length_penalty": "power",
                 "alpha": search.number("length_penalty", 1.0),
                 "early_stopping": "beam_full",

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject
+from dragoman.conversion.checkpoint_reader import NUMPY_CLASSES, CheckpointContent, InertObject
 from dragoman.conversion.mapped_arrays import Array, damaged
+from dragoman.conversion.model_section import ACTIVATIONS
 from dragoman.conversion.source_files import (
     ModelSettings,
     SourceFiles,
@@ -38,7 +39,6 @@ SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 """First tokens of each dictionary."""
 BEGIN, PADDING, END, UNKNOWN = range(4)
 OVERWRITE_FLAG = "#fairseq:overwrite"
-NUMPY_CLASSES = ["numpy.dtype", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", "_codecs.encode"]
 METERS = ["AverageMeter", "TimeMeter", "StopwatchMeter"]
 INERT_CLASSES = frozenset(
     ["argparse.Namespace", *NUMPY_CLASSES]
@@ -54,8 +54,6 @@ ARCHITECTURES = frozenset(
     ]
 )  # fmt: skip
 """Architectures of the one model `transformer`."""
-ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
-"""Activations by their name in fairseq."""
 UNSUPPORTED_OPTIONS = (
     "adaptive_softmax_cutoff", "adaptive_input", "layernorm_embedding", "no_cross_attention", "cross_self_attention",
     "no_token_positional_embeddings", "use_factorized_embedding", "merge_src_tgt_embed", "base_layers", "char_inputs",

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
+from dragoman.conversion.target import describe_beam
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 
 GENERATION_FILE = "generation_config.json"
@@ -65,8 +66,7 @@ def convert_generation_options(
     # min_length counts the start token, min_new_tokens does not. Neither counts the end token, like dragoman.
     min_length = generation.integer("min_new_tokens", max(0, generation.integer("min_length", 0) - 1))
     return {
-        "method": "beam" if beam_size > 1 else "greedy",
-        "beam_size": beam_size if beam_size > 1 else 4,
+        **describe_beam(beam_size),
         "length_penalty": "power",
         "alpha": generation.number("length_penalty", 1.0),
         "early_stopping": {True: "beam_full", "never": "exhaustive"}.get(early_stopping, "heuristic"),

@@ -10,9 +10,7 @@ Source and output begin with `<s>`, which the decoder reads behind its start tok
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
@@ -24,22 +22,18 @@ from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.stated_tokens import (
     TOKENIZER_CONFIG,
     TOKENIZER_JSON,
-    TokenTable,
     build_fairseq_order,
-    read_token_table,
 )
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
-from dragoman.conversion.tokenizer_json import VOCABULARY, read_byte_level_bpe
+from dragoman.conversion.tokenizer_json import build_byte_level_tokenizer, read_byte_level_tokens
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import EMBEDDING, WeightReader
-from dragoman.data.tokenization.byte_level_bpe import ByteLevelBpeScheme
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
-from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-bart"
 CONFIG_FILE = "config.json"
+ALWAYS_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 BOS_NOTE = "Each output begins with <s>, as the model was trained; generation_config.json does not force it."
 
 
@@ -57,17 +51,18 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     """
     settings = files.read_settings(CONFIG_FILE)
     settings.require("tie_word_embeddings", True, True)
-    document = files.read_json_object(TOKENIZER_JSON) if TOKENIZER_JSON in files else None
-    table, scheme = _read_tokens(files, settings, document)
+    # transformers takes this before what tokenizer.json states
+    files.find_settings(TOKENIZER_CONFIG).require("add_prefix_space", False, False)
+    table, scheme = read_byte_level_tokens(
+        files, settings, ALWAYS_SPECIAL, is_padding=partial(are_padding_rows, files, EMBEDDING)
+    )
     order = build_fairseq_order(settings, table, files.folder)
     weights = _build_weights(files, settings, order)
-    tokenizer = TokenListTokenizer(
-        scheme, order.pieces[len(SPECIAL_IDS) :], added=table.reorder(order, "tokenizers").added, name=str(files.folder)
-    )
+    tokenizer = build_byte_level_tokenizer(scheme, table, order, files.folder)
     encode = (
-        open_transformers_tokenizer(files.folder, "BartTokenizer")
-        if document is None
-        else open_tokenizer_json(files.path(TOKENIZER_JSON))
+        open_tokenizer_json(files.path(TOKENIZER_JSON))
+        if TOKENIZER_JSON in files
+        else open_transformers_tokenizer(files.folder, "BartTokenizer")
     )
     check_token_ids(tokenizer, order, encode, files.folder)
     forced = read_generation_settings(files, settings).get("forced_bos_token_id")
@@ -89,26 +84,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         weights,
         notes=(*([BOS_NOTE] if forced is None else []), *describe_padding(order)),
     )
-
-
-def _read_tokens(
-    files: SourceFiles, settings: ModelSettings, document: Mapping[str, Any] | None
-) -> tuple[TokenTable, ByteLevelBpeScheme]:
-    """Return the tokens by id, and the merges."""
-    vocab_size, vocabulary_file = settings.integer("vocab_size"), VOCABULARY if document is None else TOKENIZER_JSON
-    # transformers takes this before what tokenizer.json states
-    files.find_settings(TOKENIZER_CONFIG).require("add_prefix_space", False, False)
-    ids, scheme = read_byte_level_bpe(files, document)
-    settings.check_vocab_size(vocab_size, len(ids))
-    table = read_token_table(
-        files,
-        ids,
-        vocabulary_file=vocabulary_file,
-        num_rows=vocab_size,
-        always_special=("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
-        is_padding=partial(are_padding_rows, files, EMBEDDING),
-    )
-    return table, scheme
 
 
 def _build_weights(files: SourceFiles, settings: ModelSettings, order: VocabularyOrder) -> dict[str, TensorStream]:

@@ -21,15 +21,14 @@ from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import ACTIVATIONS, build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, check_special_ids, read_token_table
+from dragoman.conversion.stated_tokens import TokenTable, check_special_ids
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
-from dragoman.conversion.tokenizer_json import VOCABULARY, read_byte_level_bpe
+from dragoman.conversion.tokenizer_json import build_byte_level_tokenizer, read_byte_level_tokens
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.byte_level_bpe import ByteLevelBpeScheme
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
-from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.io.safetensors import TensorStream
 from dragoman.model_weights import CONVOLUTIONS, KERNEL_SIZE
 
@@ -74,9 +73,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     order = _build_order(settings, table, ids)
     speech = _read_speech_tokens(files, settings, order, ids)
     weights = _build_weights(files, settings, order)
-    tokenizer = TokenListTokenizer(
-        scheme, order.pieces[len(SPECIAL_IDS) :], added=table.reorder(order, "tokenizers").added, name=str(files.folder)
-    )
+    tokenizer = build_byte_level_tokenizer(scheme, table, order, files.folder)
     languages = list(speech.languages) or None
     origin = ModelOrigin(
         format=NAME,
@@ -112,18 +109,7 @@ def _check_features(files: SourceFiles, settings: ModelSettings) -> None:
 
 def _read_tokens(files: SourceFiles, settings: ModelSettings) -> tuple[TokenTable, ByteLevelBpeScheme]:
     """Return the tokens by id, and the merges."""
-    document = files.read_json_object(TOKENIZER_JSON) if TOKENIZER_JSON in files else None
-    ids, scheme = read_byte_level_bpe(files, document)
-    vocab_size = settings.integer("vocab_size")
-    settings.check_vocab_size(vocab_size, len(ids))
-    table = read_token_table(
-        files,
-        ids,
-        vocabulary_file=VOCABULARY if document is None else TOKENIZER_JSON,
-        num_rows=vocab_size,
-        always_special=(END,),
-        published_rows=vocab_size,
-    )
+    table, scheme = read_byte_level_tokens(files, settings, (END,), published_rows=settings.integer("vocab_size"))
     if table.num_made_up_rows not in (0, NUM_TIMESTAMPS):
         raise damaged(
             files.folder, f"has no tokens for the last {table.num_made_up_rows} rows of the embedding, which are no timestamps"

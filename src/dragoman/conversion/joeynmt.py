@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import CheckpointContent, read_checkpoint
+from dragoman.conversion.checkpoint_reader import NUMPY_CLASSES, CheckpointContent, read_checkpoint
 from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, is_state_dict
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_model, describe_beam
 from dragoman.conversion.text_tokenizers import read_codes_file
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
@@ -38,9 +38,7 @@ CONFIG_FILE, SOURCE_VOCABULARY, TARGET_VOCABULARY = "config.yaml", "src_vocab.tx
 BEST_CHECKPOINT = "best.ckpt"
 MAX_CONFIG_BYTES, MAX_DEPTH, MAX_ALIASES = 2**18, 32, 8
 """Limits of `config.yaml`. Merged aliases multiply, and PyYAML takes quadratic time for nested values."""
-INERT_CLASSES = frozenset(
-    ["numpy.dtype", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", "_codecs.encode", "collections.deque"]
-)
+INERT_CLASSES = frozenset([*NUMPY_CLASSES, "collections.deque"])
 """Classes of the training's statistics, which stay plain data."""
 SPECIAL_TOKENS = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}
 """First tokens of each vocabulary, by their name in `special_symbols`."""
@@ -328,8 +326,7 @@ def _convert_search(testing: ModelSettings) -> dict[str, Any]:
     alpha = testing.number("beam_alpha", testing.number("alpha", -1.0))
     max_length = _get_count(testing, "max_output_length")
     return {
-        "method": "beam" if beam_size > 1 else "greedy",
-        "beam_size": beam_size if beam_size > 1 else 4,
+        **describe_beam(beam_size),
         **({"length_penalty": "gnmt", "alpha": alpha} if alpha >= 0 else {"length_penalty": "none"}),
         "early_stopping": "best",
         **({"max_extra_tokens": max_length} if max_length > 0 else {}),

@@ -24,7 +24,14 @@ from dragoman.conversion.marian_yaml import parse_settings, parse_vocabulary
 from dragoman.conversion.model_card import read_license
 from dragoman.conversion.npz_file import open_npz
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder, build_model, check_language
+from dragoman.conversion.target import (
+    ConversionOptions,
+    ConvertedModel,
+    WeightBuilder,
+    build_model,
+    check_language,
+    describe_beam,
+)
 from dragoman.conversion.text_tokenizers import build_pair_tokenizer, describe_text, find_segmenters
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.language_tokens import list_languages
@@ -328,8 +335,7 @@ def _convert_search(decoder: ModelSettings, num_positions: int | None, *, is_gre
     normalize = decoder.get("normalize", 0 if decoder else 1)
     alpha = float(normalize) if isinstance(normalize, bool) else decoder.number("normalize", float(not decoder))
     return {
-        "method": "beam" if beam_size > 1 else "greedy",
-        "beam_size": beam_size if beam_size > 1 else 4,
+        **describe_beam(beam_size),
         "length_penalty": "power" if alpha else "none",
         "alpha": alpha,
         "early_stopping": "beam_full",

@@ -150,6 +150,11 @@ def describe_tokenizer(tokenizer: PairTokenizer) -> dict[str, Any]:
     }
 
 
+def describe_beam(beam_size: int) -> dict[str, Any]:
+    """Return the keys of the recipe section `decoding` for a beam; a beam of 1 is greedy search."""
+    return {"method": "beam", "beam_size": beam_size} if beam_size > 1 else {"method": "greedy", "beam_size": 4}
+
+
 def check_language(folder: Path, side: str, language: str, languages: Sequence[str]) -> None:
     """Raise BundleError if a model of many languages does not have one that is chosen. language: empty for none"""
     if language and languages and language not in languages:

@@ -15,12 +15,15 @@ from typing import Any
 import sentencepiece as spm
 
 from dragoman.conversion.mapped_arrays import damaged
-from dragoman.conversion.source_files import SourceFiles
-from dragoman.conversion.stated_tokens import TOKENIZER_JSON
+from dragoman.conversion.source_files import ModelSettings, SourceFiles
+from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, read_token_table
+from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.added_tokens import SplitRules
 from dragoman.data.tokenization.byte_level_bpe import BYTE_ALPHABET, ByteLevelBpeScheme
 from dragoman.data.tokenization.sentencepiece_proto import build_model, read_charsmap
+from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.errors import BundleError
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
@@ -106,7 +109,7 @@ def _read_byte_level_merges(document: Mapping[str, Any], path: Path) -> list[tup
     return merges
 
 
-def read_byte_level_bpe(files: SourceFiles, document: Mapping[str, Any] | None) -> tuple[dict[str, int], ByteLevelBpeScheme]:
+def _read_byte_level_bpe(files: SourceFiles, document: Mapping[str, Any] | None) -> tuple[dict[str, int], ByteLevelBpeScheme]:
     """Return the id of each token without the added ones, and the merges.
 
     document: content of `tokenizer.json`, or None for a folder without it
@@ -123,6 +126,33 @@ def read_byte_level_bpe(files: SourceFiles, document: Mapping[str, Any] | None) 
     if missing := next((character for character in BYTE_ALPHABET if character not in ids), None):
         raise damaged(vocabulary_path, f"has no token {missing!r} for the byte {BYTE_ALPHABET.index(missing)}")
     return ids, ByteLevelBpeScheme(_read_byte_level_merges(document, path))
+
+
+def read_byte_level_tokens(
+    files: SourceFiles, settings: ModelSettings, always_special: Sequence[str], **options: Any
+) -> tuple[TokenTable, ByteLevelBpeScheme]:
+    """Return the tokens of a folder with byte-level BPE, and the merges. options: see `read_token_table`"""
+    document = files.read_json_object(TOKENIZER_JSON) if TOKENIZER_JSON in files else None
+    ids, scheme = _read_byte_level_bpe(files, document)
+    vocab_size = settings.integer("vocab_size")
+    settings.check_vocab_size(vocab_size, len(ids))
+    table = read_token_table(
+        files,
+        ids,
+        vocabulary_file=VOCABULARY if document is None else TOKENIZER_JSON,
+        num_rows=vocab_size,
+        always_special=always_special,
+        **options,
+    )
+    return table, scheme
+
+
+def build_byte_level_tokenizer(
+    scheme: ByteLevelBpeScheme, table: TokenTable, order: VocabularyOrder, folder: Path
+) -> TokenListTokenizer:
+    """Return the tokenizer of a folder with byte-level BPE."""
+    added = table.reorder(order, "tokenizers").added
+    return TokenListTokenizer(scheme, order.pieces[len(SPECIAL_IDS) :], added=added, name=str(folder))
 
 
 def _check_settings(model: Mapping[str, Any], path: Path, *, but: str = "") -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
@@ -265,12 +265,8 @@ def _are_texts(value: Any) -> bool:
 
 def _build_scheme(kind: str, document: dict[str, Any]) -> TokenScheme:
     match kind:
-        case "word":
-            return WordScheme()
-        case "char":
-            return CharacterScheme()
-        case "byte":
-            return ByteScheme()
+        case "word" | "char" | "byte":
+            return _PLAIN_SCHEMES[kind]()
         case "subword-nmt":
             lines, end_is_separate = document["merges"], document["end_is_separate"]
             if not isinstance(end_is_separate, bool) or not (lines is None or _are_texts(lines)):
@@ -337,17 +333,14 @@ def build_token_list(
     return TokenListTokenizer(scheme, tokens + byte_tokens, **options)
 
 
+_PLAIN_SCHEMES: dict[str, Callable[[], TokenScheme]] = {"word": WordScheme, "char": CharacterScheme, "byte": ByteScheme}
 _NOUNS = {"word": "words", "char": "characters", "subword-nmt": "subwords"}
 
 
 def _choose_scheme(config: TokenizerConfig, side: Side, root: Path) -> TokenScheme:
     match config.model_type:
-        case "word":
-            return WordScheme()
-        case "char":
-            return CharacterScheme()
-        case "byte":
-            return ByteScheme()
+        case "word" | "char" | "byte" as kind:
+            return _PLAIN_SCHEMES[kind]()
         case "byte-level-bpe":
             raise RecipeError(
                 "tokenizer.model_type = 'byte-level-bpe': is for bundles that are converted; train from one by "
