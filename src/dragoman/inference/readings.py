@@ -284,8 +284,9 @@ class _Shares:
         sums = rows_PN.take(np.array(self.pieces, np.intp), axis=0) * parts[:, None]
         if len(set(units)) < len(units):
             starts = [number for number, (before, unit) in enumerate(pairwise([-1, *units])) if unit != before]
+            runs = list(pairwise([*starts, len(units)]))
             units = [units[start] for start in starts]
-            sums, parts = np.add.reduceat(sums, starts), np.add.reduceat(parts, starts)
+            sums, parts = (np.array([np.add.reduce(side[first:last]) for first, last in runs]) for side in (sums, parts))
         return units, sums, parts
 
 

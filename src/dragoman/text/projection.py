@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +101,8 @@ def _join_units(text: str, units: tuple[Span, ...], weights_TS: Floats) -> tuple
             continue
         starts.append(number)
         joined.append((start, ends.get(start, end)))
-    return tuple(joined), np.add.reduceat(weights_TS, starts) / np.diff([*starts, len(units)])[:, None]
+    runs = pairwise([*starts, len(units)])
+    return tuple(joined), np.array([np.add.reduce(weights_TS[first:last]) / (last - first) for first, last in runs])
 
 
 @dataclass(slots=True)
@@ -132,9 +134,10 @@ class _Projection:
         self.target_units, weights_TS = _join_units(target, self.target_units, weights_TS.reshape(shape))
         # A unit with less attention to the text than most attends elsewhere, for example to the end of the sentence, and
         # belongs to no code. The median, unlike 1, is also right for a model whose units all attend elsewhere in part.
-        totals = np.add.reduce(weights_TS, axis=1).tolist()
+        weights_ST = np.ascontiguousarray(weights_TS.T)
+        totals = np.add.reduce(weights_ST).tolist()
         median = _compute_median(totals) if totals else 0.0
-        self._shares_ST = np.divide(weights_TS.T, [max(total, median) or 1.0 for total in totals], order="C")
+        self._shares_ST = weights_ST / [max(total, median) or 1.0 for total in totals]
         """Share of attention that each target unit has to each source unit"""
         self._source_words, self._target_words = (
             [text[first:last] for first, last in units]
