@@ -65,6 +65,7 @@ def convert(
     from dragoman.console.options import treat_termination_as_interrupt
     from dragoman.console.terminal import print_facts, print_json, progress_bar, stderr_console
     from dragoman.conversion.converter import convert as convert_model
+    from dragoman.io.json_fields import copy_fields
 
     treat_termination_as_interrupt()
     with progress_bar(stderr_console(), "converting", None, unit="bytes") as bar:
@@ -79,16 +80,15 @@ def convert(
     origin = result.origin
     if as_json:
         print_json(
-            ConvertOutput(
+            copy_fields(
+                ConvertOutput,
+                result,
                 bundle=str(result.path),
                 format=origin.format,
                 source=origin.name,
                 license=origin.license,
                 source_languages=origin.source_languages or (),
                 target_languages=origin.target_languages or (),
-                parameters=result.parameters,
-                num_bytes=result.num_bytes,
-                notes=result.notes,
             )
         )
         return

@@ -15,12 +15,10 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import uuid
 import zipfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from dragoman.bundle import Bundle
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
@@ -28,7 +26,7 @@ from dragoman.errors import OutputError
 from dragoman.export.card_writer import build_model_card
 from dragoman.export.ctranslate2 import build_spec, check_exportable
 from dragoman.export.result import ExportResult, check_is_translator, count_positions, describe_text_format, unsupported
-from dragoman.io.storage import check_path_is_free, commit_file, make_dirs, sync_dir, to_write_error
+from dragoman.io.storage import atomic_write, check_path_is_free, make_dirs, to_write_error
 from dragoman.languages import get_language
 
 ENGINE = "Argos Translate"
@@ -102,26 +100,19 @@ def export_argos(
         "README.md": card,
     }
     spec = build_spec(bundle, num_positions, is_int8=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    parent = path.absolute().parent
     try:
-        make_dirs(path.absolute().parent)
-        with tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".dragoman-") as folder:
-            spec.save(folder)
-            _write_archive(
-                partial,
-                f"translate-{source}_{target}-{PACKAGE_VERSION.replace('.', '_')}",
-                texts | {"sentencepiece.model": bundle.tokenizer.source.serialized_model},
-                Path(folder),
-            )
-        if not overwrite:
-            check_path_is_free(path)
-        commit_file(partial, path)
-        sync_dir(path.absolute().parent)
+        make_dirs(parent)
     except OSError as error:
         raise to_write_error(path, error) from None
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+    with (
+        atomic_write(path, overwrite=overwrite) as stream,
+        tempfile.TemporaryDirectory(dir=parent, prefix=".dragoman-") as folder,
+    ):
+        spec.save(folder)
+        folder_name = f"translate-{source}_{target}-{PACKAGE_VERSION.replace('.', '_')}"
+        contents = texts | {"sentencepiece.model": bundle.tokenizer.source.serialized_model}
+        _write_archive(cast(IO[bytes], stream.buffer), folder_name, contents, Path(folder))
     return ExportResult(path, path.stat().st_size, num_positions, dict(DECODING_OPTIONS), tuple(notes))
 
 
@@ -172,15 +163,15 @@ def _collect_notes(bundle: Bundle, num_positions: int) -> list[str]:
     return notes
 
 
-def _write_archive(path: Path, folder_name: str, contents: Mapping[str, str | bytes], model: Path) -> None:
+def _write_archive(stream: IO[bytes], folder_name: str, contents: Mapping[str, str | bytes], model: Path) -> None:
     """Write the zip archive of a package. contents: the files beside the model by name"""
-    with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents.items():
             archive.writestr(_make_entry(f"{folder_name}/{name}"), content)
         for file in sorted(model.iterdir()):
             entry = _make_entry(f"{folder_name}/model/{file.name}")
-            with file.open("rb") as source, archive.open(entry, "w", force_zip64=True) as stream:
-                shutil.copyfileobj(source, stream, CHUNK_BYTES)
+            with file.open("rb") as source, archive.open(entry, "w", force_zip64=True) as target:
+                shutil.copyfileobj(source, target, CHUNK_BYTES)
 
 
 def _make_entry(name: str) -> zipfile.ZipInfo:

@@ -15,10 +15,10 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from io import FileIO
+from io import FileIO, TextIOWrapper
 from itertools import repeat
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dragoman.errors import BundleError, DragomanError, OutputError, RunError, WriteError
 from dragoman.platform_features import CAN_OPEN_FOLDERS, SYNC_MODE, fcntl
@@ -97,7 +97,7 @@ def copy_mode(path: Path, *sources: Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: Path, *, overwrite: bool = False, mode_of: Path | None = None) -> Iterator[IO[str]]:
+def atomic_write(path: Path, *, overwrite: bool = False, mode_of: Path | None = None) -> Iterator[TextIOWrapper]:
     """Open a text file that appears at `path` completely or not at all. Raise OutputError if it exists or cannot be written.
 
     A file that is replaced leaves its permissions to the new one. mode_of: file whose permissions another new file gets
