@@ -161,11 +161,19 @@ def test_late_recording_ends() -> None:
     stub = StubTranscriber()
     stub.gate.clear()
     service = make_speech_service(stub=stub, request_seconds=0.2)
-    timer = threading.Timer(0.5, stub.gate.set)
-    timer.start()
+
+    def open_gate() -> None:
+        """Let the first window end when the time of its request is over."""
+        while not stub.calls:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        stub.gate.set()
+
+    thread = threading.Thread(target=open_gate)
+    thread.start()
     answer = post(service)
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "request-too-slow")
-    timer.join()
+    thread.join()
 
 
 def test_recordings_have_their_turn_between_windows() -> None:
