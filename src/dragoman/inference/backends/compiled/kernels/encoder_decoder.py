@@ -3,9 +3,6 @@
 Products multiply bytes or floats (`gemm`), and the cache holds keys and values in 16 or 32 bits. Everything else is in float32.
 Kernels allocate nothing; the caller passes addresses of a workspace.
 
-Heads alternate in a vector: lane n of queries, keys and values belongs to head n modulo the number of heads. So up to 16 heads
-are computed at once, and only lanes of the same head are summed across a vector. More heads form groups of 16.
-
     N rows    D width of the model    L layers    K, U width of the keys and values of all heads together    V vocabulary
     B sentences    S positions of the source    T positions of the output    P stored rows
 """
@@ -14,36 +11,27 @@ from __future__ import annotations
 
 import numpy as np
 
+from dragoman.inference.backends.compiled.kernels.attention import QUERIES_AT_ONCE, attend, attend_together
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
 from dragoman.inference.backends.compiled.kernels.candidates import select_candidates
-from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
 from dragoman.inference.backends.compiled.kernels.gemm import configure_amx, multiply, release_amx
-from dragoman.inference.backends.compiled.kernels.instruction_sets import AVX512_VNNI
 from dragoman.inference.backends.compiled.kernels.memory import (
-    load_f16x16,
     load_f32,
     load_f32x16,
     load_i8x16,
     load_i32,
     load_i64,
     load_partial,
-    prefetch,
     store_f16x16,
     store_f32x16,
     store_i32,
     store_i64,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
-    divide,
-    exp_f32x16,
     export,
     kernel,
     maximum,
     reduce_sum,
-    rotate_1,
-    rotate_2,
-    rotate_4,
-    rotate_8,
     sigmoid,
     splat,
 )
@@ -61,9 +49,6 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     Workspace,
 )
 
-# Score below any real one.
-MIN_SCORE = -1e30
-F32_BYTES, F16_BYTES, CACHE_LINE_BYTES = 4, 2, 64
 # Width of all heads' keys from which on attention prefetches. The processor by itself prefetches enough of narrower keys.
 MIN_PREFETCHED_WIDTH = 128
 
@@ -94,181 +79,6 @@ def layer_norm(x, y, num_rows, width, norms, layer):
                 start + offset,
                 centered * load_f32x16(norms.weight, weight_offset + offset) + load_f32x16(norms.bias, weight_offset + offset),
             )
-
-
-@kernel
-def load_kv_f16(address, index):
-    """Load 16 numbers of a cache with floats of 16 bits. Attention takes this function, or `load_kv_f32`, as an argument."""
-    return load_f16x16(address, index)
-
-
-@kernel
-def load_kv_f32(address, index):
-    """Load 16 numbers of a cache with floats of 32 bits."""
-    return load_f32x16(address, index)
-
-
-@kernel
-def dot_scores(load_kv, query, query_offset, keys, key_offset, width, num_heads):
-    """Return the dot product of query and key, for every head in each of its lanes."""
-    a, b = splat(0.0), splat(0.0)
-    paired_width = width // (2 * LANES) * (2 * LANES)
-    for offset in range(0, paired_width, 2 * LANES):
-        a = a + load_f32x16(query, query_offset + offset) * load_kv(keys, key_offset + offset)
-        b = b + load_f32x16(query, query_offset + offset + LANES) * load_kv(keys, key_offset + offset + LANES)
-    if paired_width < width:
-        a = a + load_f32x16(query, query_offset + paired_width) * load_kv(keys, key_offset + paired_width)
-    a = a + b
-    if num_heads <= 8:
-        a = a + rotate_8(a)
-    if num_heads <= 4:
-        a = a + rotate_4(a)
-    if num_heads <= 2:
-        a = a + rotate_2(a)
-    if num_heads == 1:
-        a = a + rotate_1(a)
-    return a
-
-
-@kernel
-def prefetch_numbers(kv, offset, count, num_bytes):
-    """Prefetch this many numbers of a cache, of two or four bytes each."""
-    for index in range(offset * num_bytes, (offset + count) * num_bytes, CACHE_LINE_BYTES):
-        prefetch(kv, index)
-
-
-@kernel
-def sum_eight_vectors(load_kv, values, column, row_stride, first, last, workspace):
-    """Return the weighted sums of eight vectors of each value, so that no addition waits for the last one."""
-    a = b = c = d = e = f = g = h = splat(0.0)
-    for index in range(first, last):
-        offset, weight = (
-            load_i64(workspace.kv_rows, index) * row_stride + column,
-            load_f32x16(workspace.scores, index * LANES),
-        )
-        a = a + weight * load_kv(values, offset)
-        b = b + weight * load_kv(values, offset + LANES)
-        c = c + weight * load_kv(values, offset + 2 * LANES)
-        d = d + weight * load_kv(values, offset + 3 * LANES)
-        e = e + weight * load_kv(values, offset + 4 * LANES)
-        f = f + weight * load_kv(values, offset + 5 * LANES)
-        g = g + weight * load_kv(values, offset + 6 * LANES)
-        h = h + weight * load_kv(values, offset + 7 * LANES)
-    return a, b, c, d, e, f, g, h
-
-
-@kernel
-def sum_four_vectors(load_kv, values, column, row_stride, first, last, workspace):
-    """Return the weighted sums of four vectors of each value, which fit into 16 registers of 256 bits."""
-    a = b = c = d = splat(0.0)
-    for index in range(first, last):
-        offset, weight = (
-            load_i64(workspace.kv_rows, index) * row_stride + column,
-            load_f32x16(workspace.scores, index * LANES),
-        )
-        a = a + weight * load_kv(values, offset)
-        b = b + weight * load_kv(values, offset + LANES)
-        c = c + weight * load_kv(values, offset + 2 * LANES)
-        d = d + weight * load_kv(values, offset + 3 * LANES)
-    return a, b, c, d
-
-
-VECTORS_AT_ONCE = 8 if INSTRUCTION_SET is AVX512_VNNI else 4
-sum_vectors = sum_eight_vectors if VECTORS_AT_ONCE == 8 else sum_four_vectors
-
-
-@kernel
-def weighted_sum(load_kv, values, first_column, end_column, row_stride, first, last, inverse_sum, output, workspace):
-    """Write these columns of the weighted sum of values.
-
-    output: address of column 0
-    """
-    step = VECTORS_AT_ONCE * LANES
-    column = first_column
-    while end_column - column >= step:
-        sums = sum_vectors(load_kv, values, column, row_stride, first, last, workspace)
-        for vector_index, sum_ in enumerate(sums):
-            store_f32x16(output, column + vector_index * LANES, sum_ * inverse_sum)
-        column += step
-    while column < end_column:
-        sum_ = splat(0.0)
-        for index in range(first, last):
-            value_offset = load_i64(workspace.kv_rows, index) * row_stride + column
-            sum_ = sum_ + load_f32x16(workspace.scores, index * LANES) * load_kv(values, value_offset)
-        store_f32x16(output, column, sum_ * inverse_sum)
-        column += LANES
-
-
-@kernel
-def attend(head_layout, query_offset, keys, values, first, last, row, next_distance, position_bias, workspace):
-    """Apply equation 1 to one query, as `attend_in_precision` describes."""
-    if head_layout.has_float32_kv:
-        attend_in_precision(
-            load_kv_f32, head_layout, query_offset, keys, values, first, last, row, next_distance, position_bias, workspace
-        )
-    else:
-        attend_in_precision(
-            load_kv_f16, head_layout, query_offset, keys, values, first, last, row, next_distance, position_bias, workspace
-        )
-
-
-@kernel
-def attend_in_precision(
-    load_kv, head_layout, query_offset, keys, values, first, last, row, next_distance, position_bias, workspace
-):
-    """Apply equation 1 to one query of `projections`, and write a row of `attention_output`.
-
-    load_kv: function that loads a vector of the caches
-    first, last: the first key among `kv_rows`, and the one behind the last
-    next_distance: rows from a key to the one that the next query probably reads, which is prefetched with its value; or 0
-    position_bias: `relative_bias` and `max_distance` of the layers, and the position of the query; or zeros
-    """
-    relative_bias, max_distance, query_position = position_bias
-    scores, kv_rows = workspace.scores, workspace.kv_rows
-    num_bytes = F32_BYTES if head_layout.has_float32_kv else F16_BYTES
-    key_width, value_width = head_layout.key_width, head_layout.value_width
-    group_key_width, group_value_width = key_width // head_layout.num_groups, value_width // head_layout.num_groups
-    for group in range(head_layout.num_groups):
-        first_key_column = group * group_key_width
-        max_score = splat(MIN_SCORE)
-        for index in range(first, last):
-            key_offset = load_i64(kv_rows, index) * key_width + first_key_column
-            if next_distance:
-                next_row = load_i64(kv_rows, index) + next_distance
-                prefetch_numbers(keys, next_row * key_width + first_key_column, group_key_width, num_bytes)
-                prefetch_numbers(values, next_row * value_width + group * group_value_width, group_value_width, num_bytes)
-            score = dot_scores(
-                load_kv,
-                workspace.projections,
-                query_offset + first_key_column,
-                keys,
-                key_offset,
-                group_key_width,
-                head_layout.num_heads,
-            )
-            if relative_bias:
-                distance = min(max(index - query_position, -max_distance), max_distance) + max_distance
-                bias = load_f32x16(relative_bias, (distance * head_layout.num_groups + group) * LANES)
-                score = score + bias
-            store_f32x16(scores, index * LANES, score)
-            max_score = maximum(max_score, score)
-        sum_ = splat(0.0)
-        for index in range(first, last):
-            weight = exp_f32x16(load_f32x16(scores, index * LANES) - max_score)
-            store_f32x16(scores, index * LANES, weight)
-            sum_ = sum_ + weight
-        weighted_sum(
-            load_kv,
-            values,
-            group * group_value_width,
-            (group + 1) * group_value_width,
-            value_width,
-            first,
-            last,
-            divide(splat(1.0), sum_),
-            workspace.attention_output + row * value_width * F32_BYTES,
-            workspace,
-        )
 
 
 @kernel
@@ -305,20 +115,17 @@ def apply_self_attention(head_layout, layers, sentence_start, sentence_end, star
             workspace,
         )
         store_i64(workspace.kv_rows, row - sentence_start, row - sentence_start)
-    for row in range(start, stop):
-        first, last = max(sentence_start, row - window), min(sentence_end, row + window + 1)
-        attend(
-            head_layout,
-            row * row_stride,
-            workspace.keys,
-            workspace.values,
-            first - sentence_start,
-            last - sentence_start,
-            row,
-            np.int64(0),
-            (layers.relative_bias, layers.max_distance, row - sentence_start),
-            workspace,
-        )
+    caches, length, row = (workspace.keys, workspace.values), sentence_end - sentence_start, start
+    while row < stop:
+        position = row - sentence_start
+        span = max(np.int64(0), position - window), min(length, position + window + 1)
+        queries, position_bias = (row * row_stride, row_stride), (layers.relative_bias, layers.max_distance, position)
+        if window >= length and stop - row >= QUERIES_AT_ONCE:
+            attend_together(head_layout, queries, caches, span, row, np.int64(0), position_bias, workspace)
+            row += QUERIES_AT_ONCE
+        else:
+            attend(head_layout, queries, caches, span, row, np.int64(0), position_bias, workspace)
+            row += 1
 
 
 @kernel
@@ -341,11 +148,9 @@ def apply_causal_self_attention(head_layout, layers, layer, self_kv, workspace, 
                 earlier_position,
                 (layer * self_kv.num_rows + ancestor_row) * self_kv.capacity + earlier_position,
             )
-        query_offset, end = row * row_stride, position + 1
-        position_bias = layers.relative_bias, layers.max_distance, position
-        attend(
-            head_layout, query_offset, self_kv.keys, self_kv.values, first, end, row, next_distance, position_bias, workspace
-        )
+        caches, span = (self_kv.keys, self_kv.values), (first, position + 1)
+        queries, position_bias = (row * row_stride, row_stride), (layers.relative_bias, layers.max_distance, position)
+        attend(head_layout, queries, caches, span, row, next_distance, position_bias, workspace)
     barrier(workspace.group)
 
 
@@ -354,25 +159,26 @@ def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, rows_per_s
     """Attend from each row to its source. sentence_ids: (N / rows_per_sentence,), the source of each group of rows"""
     start, stop = thread_range(num_rows, workspace.group)
     next_distance = cross_kv.num_positions if head_layout.key_width >= MIN_PREFETCHED_WIDTH else 0
-    for row in range(start, stop):
+    caches, no_bias = (cross_kv.keys, cross_kv.values), (np.int64(0), np.int64(0), np.int64(0))
+    row = start
+    while row < stop:
         sentence = load_i32(sentence_ids, row // rows_per_sentence)
         length = load_i32(cross_kv.lengths, sentence)
         first_row = (layer * cross_kv.num_sentences + sentence) * cross_kv.num_positions
         for position in range(length):
             store_i64(workspace.kv_rows, position, first_row + position)
-        query_offset, no_bias = row * head_layout.key_width, (np.int64(0), np.int64(0), np.int64(0))
-        attend(
-            head_layout,
-            query_offset,
-            cross_kv.keys,
-            cross_kv.values,
-            np.int64(0),
-            length,
-            row,
-            next_distance,
-            no_bias,
-            workspace,
-        )
+        queries, span = (row * head_layout.key_width, head_layout.key_width), (np.int64(0), length)
+        count = 1  # rows of this sentence
+        while count < min(QUERIES_AT_ONCE, stop - row):
+            if load_i32(sentence_ids, (row + count) // rows_per_sentence) != sentence:
+                break
+            count += 1
+        if count == QUERIES_AT_ONCE:
+            attend_together(head_layout, queries, caches, span, row, next_distance, no_bias, workspace)
+            row += QUERIES_AT_ONCE
+        else:
+            attend(head_layout, queries, caches, span, row, next_distance, no_bias, workspace)
+            row += 1
     barrier(workspace.group)
 
 

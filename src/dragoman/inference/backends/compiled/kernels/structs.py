@@ -27,6 +27,8 @@ MIN_SCALE = 1e-30
 MAX_LANE_WEIGHTS = 128
 # Outputs that are computed at once: four vectors.
 OUTPUT_BLOCK = 4 * LANES
+# Most queries of one sentence that attention computes together.
+MAX_QUERIES_AT_ONCE = 4
 # Rows from which on tiles are faster than vectors.
 AMX_MIN_ROWS = 5
 # Each row keeps its best tokens in a sorted list, which is as long as two beams.
@@ -86,7 +88,7 @@ class Workspace(NamedTuple):
     row_scales: (N,), quantization steps
     accumulators: sums of 32 rows and 64 outputs
     kv_rows: (S or T,), rows of the keys that one query attends to
-    scores: (S or T, 16), the scores of all heads
+    scores: (S or T, MAX_QUERIES_AT_ONCE, 16), the scores of all heads
     keys, values: (N, K or U), in the floats of the caches
     quantized_inputs: (N, input_stride) bytes, with N padded to whole pairs of tiles
     tile_config: description of the tiles, or 0 without AMX
