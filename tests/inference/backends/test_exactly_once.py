@@ -135,5 +135,6 @@ def test_each_code_is_exactly_once_in_ten_thousand_segments() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_each_code_is_exactly_once_on_a_gpu() -> None:
     assert set(count_wrong_outputs(10_000, torch.device("cuda")).values()) == {0}
