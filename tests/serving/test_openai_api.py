@@ -68,6 +68,7 @@ def test_package_of_openai_transcribes() -> None:
         openai.OpenAI(api_key="key", base_url=f"{url}/v1") as client,
         openai.OpenAI(api_key="other", base_url=f"{url}/v1", max_retries=0) as stranger,
     ):
+        assert [model.id for model in client.models.list()] == ["tiny"]
         audio = client.audio
         recording = ("talk.mp3", b"ab")
         assert audio.transcriptions.create(model="whisper-1", file=recording, language="fr", prompt="Ada").text == "a b"

@@ -185,6 +185,10 @@ class ModelSet:
         if not self.models:
             raise DataError("no bundle of this server translates; start dragoman serve with one", code="unsupported-language")
 
+    def list_transcribers(self) -> dict[str, ServedTranscriber]:
+        """Return the transcribers by the names of their folders."""
+        return {Path(transcriber.name).name: transcriber for transcriber in self.transcribers}
+
     def find_transcriber(self, name: str) -> ServedTranscriber:
         """Return the transcriber whose folder has this name. The only one has any name.
 
@@ -192,7 +196,7 @@ class ModelSet:
         """
         if not self.transcribers:
             raise HttpError(404, "no bundle of this server transcribes speech; start dragoman serve with one", "no-transcriber")
-        models = {Path(transcriber.name).name: transcriber for transcriber in self.transcribers}
+        models = self.list_transcribers()
         if len(models) > 1 and name not in models:
             raise HttpError(404, f"model: {name[:40]} is not served; the models are {', '.join(models)}", "no-transcriber")
         return models.get(name) or self.transcribers[0]

@@ -227,8 +227,14 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
 
     @router.get("/models")
     async def models() -> JSONResponse:
-        """List the models of translation with their languages and what their cards say."""
-        return JSONResponse({"models": list(map(describe_model, service.models.models))})
+        """List the models of translation with their languages and what their cards say, and as OpenAI's API those of speech."""
+        return JSONResponse(
+            {
+                "models": list(map(describe_model, service.models.models)),
+                "object": "list",
+                "data": [{"id": name, "object": "model"} for name in service.models.list_transcribers()],
+            }
+        )
 
     return router
 
