@@ -8,7 +8,6 @@ Several queries read each key and value once. A sum has the same order with one 
 
 from __future__ import annotations
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -32,6 +31,7 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     exp_f32x16,
     f32x16,
     kernel,
+    make_zeros,
     maximum,
     rotate_1,
     rotate_2,
@@ -56,13 +56,6 @@ def _make_sum_functions(num_queries, num_vectors, has_float32):
     has_float32: whether the cache holds floats of 32 bits, else of 16
     """
     tuple_type = types.UniTuple(f32x16, num_queries * num_vectors)
-
-    @intrinsic
-    def make_zeros(typing):
-        def codegen(context, builder, signature, args):
-            return context.make_tuple(builder, tuple_type, [ir.Constant(F32X16, [0.0] * LANES)] * len(tuple_type))
-
-        return tuple_type(), codegen
 
     @intrinsic
     def add_products(typing, sums, numbers, index, stride, kv, kv_index):
@@ -96,7 +89,7 @@ def _make_sum_functions(num_queries, num_vectors, has_float32):
 
         return tuple_type(tuple_type, tuple_type), codegen
 
-    return make_zeros, add_products, add_sums
+    return make_zeros(len(tuple_type)), add_products, add_sums
 
 
 @kernel

@@ -8,7 +8,6 @@ rows, which decides how many sums stay in registers, never changes a result.
 
 from __future__ import annotations
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -28,6 +27,7 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     call_llvm,
     f32x16,
     kernel,
+    make_zeros,
     splat_lanes,
 )
 from dragoman.inference.backends.compiled.kernels.structs import (
@@ -45,13 +45,6 @@ PREFETCHED_VECTORS = 64
 def _make_sum_functions(num_rows, num_panels):
     """Return functions of the sums of some rows and panels of 16 outputs, which are a tuple of vectors."""
     tuple_type = types.UniTuple(f32x16, num_rows * num_panels)
-
-    @intrinsic
-    def make_zeros(typing):
-        def codegen(context, builder, signature, args):
-            return context.make_tuple(builder, tuple_type, [ir.Constant(F32X16, [0.0] * LANES)] * len(tuple_type))
-
-        return tuple_type(), codegen
 
     @intrinsic
     def add_products(typing, sums, x, indices, weights, offset, panel_size):
@@ -86,7 +79,7 @@ def _make_sum_functions(num_rows, num_panels):
 
         return types.void(tuple_type, types.int64), codegen
 
-    return make_zeros, add_products, store_sums
+    return make_zeros(len(tuple_type)), add_products, store_sums
 
 
 # Panels whose sums, for four rows and for one, fit into the registers and do not wait for each other.

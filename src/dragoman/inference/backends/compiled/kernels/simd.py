@@ -102,6 +102,20 @@ def splat(typing, number):
     return f32x16(number), codegen
 
 
+def make_zeros(count):
+    """Return an intrinsic that makes a tuple of vectors of zeros."""
+    tuple_type = types.UniTuple(f32x16, count)
+
+    @intrinsic
+    def make_zero_vectors(typing):
+        def codegen(context, builder, signature, args):
+            return context.make_tuple(builder, tuple_type, [ir.Constant(F32X16, [0.0] * LANES)] * count)
+
+        return tuple_type(), codegen
+
+    return make_zero_vectors
+
+
 @intrinsic
 def splat_i32(typing, number):
     """Return a vector with one integer in all lanes."""
