@@ -110,6 +110,7 @@ def test_translations_write_english() -> None:
     [
         ({"response_format": "xml"}, "response_format: it should be 'json', 'text', 'srt', 'vtt' or 'verbose_json'"),
         ({"temperature": "0.7"}, "temperature: it should be '0' or '0.0', but it is"),
+        ({"prompt": "a" * 4001}, "prompt: string should have at most 4000 characters"),
         ({"stream": "true"}, "stream: it should be 'false' or 'False', but it is"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]: it should be 'segment', but it is"),
     ],

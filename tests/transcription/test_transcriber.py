@@ -296,6 +296,12 @@ def test_prompt_of_an_earlier_bundle_raises(transcriber: Transcriber, monkeypatc
 
 
 @pytest.mark.usefixtures("needs_sound_libraries")
+def test_server_refuses_folders_of_one_name(bundle: Path) -> None:
+    with pytest.raises(dragoman.DragomanError, match="bundle: two transcribers are in folders of one name"):
+        ModelSet.load([bundle, bundle], device="cpu", precision="float32")
+
+
+@pytest.mark.usefixtures("needs_sound_libraries")
 def test_server_answers_as_the_transcriber(bundle: Path, transcriber: Transcriber, tmp_path: Path) -> None:
     path = write_wave(tmp_path / "a.wav", make_noise(2.5))
     expected = transcriber.transcribe(path)

@@ -142,8 +142,8 @@ def serve(args: ServeOptions) -> None:
     """Serve bundles over HTTP, by the APIs of LibreTranslate and DeepL, an API of our own, and a page to translate in.
 
     The server listens on this machine only, unless --host says otherwise. SIGTERM and Ctrl-C stop it after the requests in
-    progress. SIGHUP loads the bundles again, without a lost request. A bundle of a parser serves /v1/parse. One of a model of
-    speech serves /v1/audio/transcriptions, as OpenAI's clients call it.
+    progress. SIGHUP loads the bundles again, without a lost request. A bundle of a parser serves /v1/parse. A bundle of a
+    speech model serves /v1/audio/transcriptions, as OpenAI's clients call it.
 
     \b
     Example:  dragoman serve runs/multi30k-ende/bundle

@@ -136,7 +136,8 @@ class ModelSet:
 
         Of two bundles that serve a pair, the first one does, and the log says so.
 
-        Raises BundleError for a damaged bundle, for a second parser, and for a translator that does not name its languages.
+        Raises BundleError for a damaged bundle, for a second parser, for two transcribers in folders of one name, and for a
+        translator that does not name its languages.
         Raises RecipeError for a pivot that is no language of the bundles.
         """
         from dragoman.inference.load import load  # imports torch
@@ -169,6 +170,11 @@ class ModelSet:
                 )
             models.append(ServedModel(str(path), translator, pairs, translator.session.release_mapped_weights))
         model_set = cls(models, pivot=pivot, parser=parser, transcribers=transcribers)
+        if len(names := model_set.list_transcribers()) < len(transcribers):
+            raise BundleError(
+                f"{', '.join(names)}: two transcribers are in folders of one name, by which requests choose; rename one",
+                code="invalid-bundle",
+            )
         model_set.check_pivot()
         return model_set
 

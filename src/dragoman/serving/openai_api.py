@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FRAMES_PER_SECOND = 100
 """Frames of log-mel features a second, which the API counts the beginning of a segment in."""
+MAX_PROMPT_CHARACTERS = 4000
+"""Characters of a prompt, of which the model reads some 200 tokens."""
 
 ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
 
@@ -40,7 +42,7 @@ class SpeechFields(RequestFields):
     model: str
     response_format: ResponseFormat = "json"
     temperature: Literal["0", "0.0"] = "0"
-    prompt: str = ""
+    prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)] = ""
 
 
 class TranscriptionFields(SpeechFields):

@@ -227,7 +227,10 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
 
     @router.get("/models")
     async def models() -> JSONResponse:
-        """List the models of translation with their languages and what their cards say, and as OpenAI's API those of speech."""
+        """List the models of translation with their languages and what their cards say.
+
+        `data` names the models of speech, as in OpenAI's API.
+        """
         return JSONResponse(
             {
                 "models": list(map(describe_model, service.models.models)),

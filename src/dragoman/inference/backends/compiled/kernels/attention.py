@@ -66,8 +66,8 @@ def _make_sum_functions(num_queries, num_vectors, has_float32):
             vectors = []
             for vector in range(num_vectors):
                 vector_index = builder.add(kv_index, I64(vector * LANES))
-                types_ = (F32, F32X16) if has_float32 else (F16, F16X16)
-                loaded = builder.load(element_pointer(builder, kv, vector_index, *types_), align=1)
+                kv_types = (F32, F32X16) if has_float32 else (F16, F16X16)
+                loaded = builder.load(element_pointer(builder, kv, vector_index, *kv_types), align=1)
                 vectors.append(loaded if has_float32 else builder.fpext(loaded, F32X16))
             new_sums, old_sums = [], cgutils.unpack_tuple(builder, sums)
             for query in range(num_queries):
@@ -114,6 +114,8 @@ def prefetch_numbers(kv, offset, count, num_bytes):
 
 
 def _make_writer(num_vectors):
+    """Return the function that writes sums of this many vectors of each query."""
+
     @kernel
     def write_sums(sums, output, width, workspace):
         """Write sums of values, so many vectors of each query, divided by the sum of the query's weights."""
