@@ -171,6 +171,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_part_is_lost(
     subtests: pytest.Subtests, full: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

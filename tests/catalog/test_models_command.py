@@ -62,7 +62,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv(MIRROR_VARIABLE, address)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()  # its end is soon seen
     write_index(folder, "firefox", {"generated": "", "baseUrl": address, "models": {"en-pt": [FIREFOX_ENTRY]}})
     write_index(folder, "opus-mt", [{"id": "Helsinki-NLP/opus-mt-en-fr", "tags": ["translation", "license:apache-2.0"]}])
     entry = {"from_code": "en", "to_code": "de", "links": ["ipfs://Qm", f"{address}/translate-en_de-1_0.argosmodel"]}

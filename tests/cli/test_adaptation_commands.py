@@ -184,6 +184,7 @@ def test_adaptation_follows_the_training_of_the_bundle(bundle: Path, bundle_copy
     assert (recipe.data.noise.placeholders, recipe.data.noise.typos) == (0.25, 0.0)
 
 
+@pytest.mark.slow
 def test_adaptation_keeps_a_start_that_nothing_beats(bundle: Path, corpus: Path, tmp_path: Path) -> None:
     """A learning rate that destroys the model leaves the old weights, and the verdict says so."""
     file = write_tsv(tmp_path / "own.tsv", corpus, 60)

@@ -585,6 +585,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.slow
 def test_changed_settings_are_detected(subtests: pytest.Subtests, text: Path) -> None:
     more = ["model.tie_embeddings=decoder"]
     prepare_text(text, *more)

@@ -162,7 +162,7 @@ def serve(tmp_path: Path) -> Iterator[Any]:
 
     def start(folder: Path) -> str:
         servers.append(ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
         return f"http://127.0.0.1:{servers[-1].server_port}"
 
     yield start

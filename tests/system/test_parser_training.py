@@ -404,6 +404,7 @@ def test_tensor2tensor_linearization_needs_tags(parsing: Make, tmp_path: Path) -
 # Runs
 
 
+@pytest.mark.slow
 def test_run_writes_parser_and_report(run: Path, treebank: Path) -> None:
     report = json.loads((run / "report.json").read_bytes())
     assert 0 < report["f1"] <= report["f1_gold_tags"] <= 100
@@ -426,6 +427,7 @@ def test_run_writes_parser_and_report(run: Path, treebank: Path) -> None:
     assert np.array_equal(begins, bundle.tokenizer.source.word_start_mask)
 
 
+@pytest.mark.slow
 def test_parses_are_trees_over_the_words(run: Path) -> None:
     bundle = load_bundle(run / "bundle")
     words = [["the", "cat", "sees", "a", "dog", "."], [], ["("] * 3, ["\u2581", "x y", "\N{GRINNING FACE}"], ["the"] * 400]
@@ -451,6 +453,7 @@ def test_parses_are_trees_over_the_words(run: Path) -> None:
         parser.parse(words[:1], tags=[["A"]])
 
 
+@pytest.mark.slow
 def test_damaged_parser_bundle_raises_error(run: Path, tmp_path: Path) -> None:
     """A bundle without labels or of another task raises an error; a translator does not open a parser."""
     copy = Path(shutil.copytree(run / "bundle", tmp_path / "bundle"))
@@ -491,6 +494,7 @@ def test_f1_equals_evalb(tmp_path: Path) -> None:
     assert 0 < expected.f1 < 100
 
 
+@pytest.mark.slow
 def test_ignored_source_is_diagnosed(run: Path) -> None:
     status = read_run_status(run)
     assert not any(diagnosis.name == "ignores the source" for diagnosis in diagnose(status))

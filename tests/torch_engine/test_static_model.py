@@ -127,6 +127,7 @@ def _tensors(result: Any) -> list[Tensor]:
 # Searches
 
 
+@pytest.mark.slow
 def test_searches_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
     for keys, method in [*product(MODEL_KEYS, ["beam"]), (MODEL_KEYS[0], "greedy")]:
         with subtests.test(keys=keys, method=method):

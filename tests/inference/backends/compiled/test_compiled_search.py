@@ -356,17 +356,17 @@ def test_thread_groups_equal_one_thread(
 ) -> None:
     """Five threads search in groups of three and two, in one group of three, or alone."""
     rules = RULES["no repeated trigram"]
-    for inference_model in inference_models:
-        alone = search(inference_model, rules, **decoding)
-        native_search: Any = inference_model.native_search
-        model = ThreeThreadModel(native_search.model)
-        rows_per_group = SOURCES * decoding.get("beam_size", 1) // num_groups
-        grouped_model = with_search(inference_model, model=model, pool=WorkerPool(5), rows_per_group=rows_per_group)
-        with limit_threads(5):
-            grouped = search(grouped_model, rules, **decoding)
-        assert grouped == alone
-        assert max(model.num_workers) == max_workers
-        assert (1 in model.num_workers) == (num_groups == 2)
+    inference_model = inference_models[1]
+    alone = search(inference_model, rules, **decoding)
+    native_search: Any = inference_model.native_search
+    model = ThreeThreadModel(native_search.model)
+    rows_per_group = SOURCES * decoding.get("beam_size", 1) // num_groups
+    grouped_model = with_search(inference_model, model=model, pool=WorkerPool(5), rows_per_group=rows_per_group)
+    with limit_threads(5):
+        grouped = search(grouped_model, rules, **decoding)
+    assert grouped == alone
+    assert max(model.num_workers) == max_workers
+    assert (1 in model.num_workers) == (num_groups == 2)
 
 
 @pytest.mark.parametrize("failing_index", [0, 1])
