@@ -221,6 +221,23 @@ INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["model.position_encoding=relative", "model.decoder_autoregression=ssru"],
         ["position_encoding = 'relative'", "drop ssru"],
     ),
+    "rotary positions without self-attention": (
+        ["model.position_encoding=rotary", "model.decoder_autoregression=ssru"],
+        ["position_encoding = 'rotary'", "drop ssru"],
+    ),
+    "rotary positions of odd heads": (["model.position_encoding=rotary", "model.d_k=63"], ["d_k = 63", "odd", "rotary"]),
+    "offset of rotary positions": (
+        ["model.position_encoding=rotary", "model.position_offset=2"],
+        ["position_offset = 2", "drop it"],
+    ),
+    "rotary positions of a spectrogram": (
+        ["model.position_encoding=rotary", "model.frontend=log-mel", "model.tie_embeddings=decoder"],
+        ["frontend = 'log-mel' needs position_encoding = 'learned'", "'rotary'"],
+    ),
+    "rotary positions of other layers": (
+        ["model.position_encoding=rotary", "model.encoder_mixer=dilated"],
+        ["model.position_encoding = 'rotary'", "model.encoder_mixer"],
+    ),
     "source prefix of a parser": (
         ["task.kind=parsing", "tokenizer.joint=false", "model.tie_embeddings=none", "tokenizer.source_prefix='a: '"],
         ["tokenizer.source_prefix is for translation"],

@@ -25,6 +25,7 @@ from dragoman.torch_engine.static_model import StaticTransformer
 pytestmark = pytest.mark.usefixtures("one_core")
 
 ROWS, RADIUS, LENGTH = 30, 5, 40
+ROTARY: dict[str, Any] = {"position_encoding": "rotary", "num_heads": 4, "num_key_value_heads": 2}
 
 
 def make_model(radius: int | None = RADIUS, **changes: Any) -> Transformer:
@@ -65,9 +66,10 @@ def test_window_wider_than_sentence_has_no_effect() -> None:
 
 
 @torch.no_grad()
-def test_decoder_steps_cache_only_the_window() -> None:
+@pytest.mark.parametrize("changes", [{}, ROTARY])
+def test_decoder_steps_cache_only_the_window(changes: dict[str, Any]) -> None:
     source, inputs = sentences(LENGTH + 5, 30), sentences(LENGTH + 3, LENGTH + 3)
-    model = make_model().eval()
+    model = make_model(**changes).eval()
     expected = model(source, inputs)
     state, stepped = model.start(source), []
     for position in range(inputs.shape[1]):
@@ -86,10 +88,11 @@ def test_decoder_steps_cache_only_the_window() -> None:
 
 
 @torch.no_grad()
-def test_reordered_hypotheses_keep_their_window() -> None:
+@pytest.mark.parametrize("changes", [{}, ROTARY])
+def test_reordered_hypotheses_keep_their_window(changes: dict[str, Any]) -> None:
     """Continue row 1 in both rows: the result equals that of row 1 alone."""
     source, inputs = sentences(4), sentences(12, 12)
-    model = make_model().eval()
+    model = make_model(**changes).eval()
     _, state = model.decoder(inputs, model.start(source))
     swapped, _ = model.step(torch.tensor([3, 3]), state.reorder(torch.tensor([1, 1])))
     _, alone = model.decoder(inputs[1:], model.start(source))

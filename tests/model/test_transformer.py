@@ -45,6 +45,7 @@ from dragoman.model.linear import (
 )
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
+from dragoman.model.rotary_positions import build_rotary_positions, rotate
 from dragoman.model.transformer import Embedding, Transformer, set_matmul_impl
 from dragoman.model.weights import collect_weights, load_weights
 
@@ -641,6 +642,58 @@ def test_learned_positions_are_scaled_rows() -> None:
     assert ours[0] is not ours[1]
 
 
+def rotation(start: int, length: int, width: int) -> Tensor:
+    """Return the sines and cosines of a model with heads of this width."""
+    positions = build_rotary_positions(small_config(position_encoding="rotary", d_k=width))
+    assert positions is not None
+    return cast(Tensor, positions(start, length))
+
+
+def test_rotation_multiplies_pairs_by_complex_numbers() -> None:
+    """Pair j becomes (x + i·y)·exp(i·p·θ) for position p, with θ = 10000^(−2j/d_k) (Su et al. 2021, section 3.2)."""
+    x_BHTK = noise(2, 3, 5, 6)
+    first, second = x_BHTK.double().chunk(2, dim=-1)
+    angle_TX = torch.arange(7, 12, dtype=torch.float64)[:, None] * 10000 ** (-torch.arange(3, dtype=torch.float64) / 3)
+    turned = torch.complex(first, second) * torch.polar(torch.ones_like(angle_TX), angle_TX)
+    expected = torch.cat([turned.real, turned.imag], dim=-1).float()
+    torch.testing.assert_close(rotate(x_BHTK, rotation(7, 5, 6)), expected, rtol=0, atol=2e-6)
+    assert torch.equal(rotate(x_BHTK[:, :, :1], rotation(0, 1, 6)), x_BHTK[:, :, :1])
+
+
+def test_rotation_equals_that_of_llama() -> None:
+    transformers: Any = pytest.importorskip("transformers", reason="parity with Llama needs transformers: dragoman[test]")
+    llama = transformers.models.llama.modeling_llama
+    query, key = noise(2, 3, 600, 8), noise(2, 3, 600, 8, seed=3)
+    config = transformers.LlamaConfig(hidden_size=24, num_attention_heads=3, head_dim=8)
+    cos, sin = llama.LlamaRotaryEmbedding(config)(query, torch.arange(600)[None])
+    for ours, theirs in zip((query, key), llama.apply_rotary_pos_emb(query, key, cos, sin), strict=True):
+        torch.testing.assert_close(rotate(ours, rotation(0, 600, 8)), theirs, rtol=0, atol=2e-4)  # their angles are in float32
+
+
+def test_rotary_scores_depend_on_the_distance_alone() -> None:
+    torch.manual_seed(0)
+    attention = Attention(d_model=16, num_heads=4, d_k=6, d_v=5, bias=True, dropout=0.0, num_key_value_heads=2)
+    x_BTD = noise(1, 1, 16).expand(1, 9, 16)  # the same token at each position
+    scores = {}
+    for start in (0, 1000):
+        query_BHTK, key_value = attention.project_qkv(x_BTD, rotation(start, 9, 6))
+        scores[start] = attention.compute_scores(query_BHTK, key_value.key)
+    torch.testing.assert_close(scores[0], scores[1000], rtol=0, atol=1e-4)
+    torch.testing.assert_close(scores[0][..., 1:, 1:], scores[0][..., :-1, :-1], rtol=0, atol=1e-5)
+    assert (scores[0][..., 0, 0] - scores[0][..., 0, 1]).abs().min() > 1e-4
+
+
+def test_rotary_model_distinguishes_orders_of_a_source() -> None:
+    """An encoder without positions gives the mirrored source the mirrored memory."""
+    model = small_model(position_encoding="rotary")
+    source = sentences(6)
+    memory, mirrored = model.encoder(source), model.encoder(source.flip(1)).flip(1)
+    assert (memory - mirrored).abs().max() > 1e-3
+    model.encoder.rotary_positions = None
+    torch.testing.assert_close(model.encoder(source), model.encoder(source.flip(1)).flip(1), rtol=0, atol=1e-5)
+    assert torch.equal(model.encoder.embedding(source[:, :1]), model.encoder.embedding(source)[:, :1])
+
+
 # Dropout
 
 
@@ -801,6 +854,7 @@ def test_later_target_tokens_do_not_affect_earlier_logits(subtests: pytest.Subte
         {"decoder_autoregression": "ssru"},
         {"position_encoding": "learned", "max_positions": 8},
         {"position_encoding": "relative", "norm_type": "rms", "activation": "geglu"},
+        {"position_encoding": "rotary"},
     ]
     for attend in ATTENTIONS:
         for changes in cases_1:
@@ -843,7 +897,14 @@ def test_values_at_padding_do_not_affect_outputs(window: int | None, attend: Att
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"norm": "pre"}, {"attention_window": 1}, {"position_encoding": "learned", "max_positions": 30}]
+    "changes",
+    [
+        {},
+        {"norm": "pre"},
+        {"attention_window": 1},
+        {"position_encoding": "learned", "max_positions": 30},
+        {"position_encoding": "rotary"},
+    ],
 )
 def test_amount_of_padding_does_not_affect_logits(changes: dict[str, Any]) -> None:
     model = small_model(**changes)

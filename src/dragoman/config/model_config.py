@@ -99,9 +99,9 @@ class ModelConfig(ExtensibleSection):
     activation: Literal["relu", "silu", "gelu", "geglu", "swiglu"] = "relu"
     """Activation of the feed-forward networks: the paper's ReLU, SiLU (or swish), GELU, or a gate, which multiplies one more
     product by its GELU (T5 v1.1) or SiLU."""
-    position_encoding: Literal["interleaved", "concatenated", "halves", "learned", "relative", "none"] = "interleaved"
+    position_encoding: Literal["interleaved", "concatenated", "halves", "learned", "relative", "rotary", "none"] = "interleaved"
     """Sinusoids as printed (sin, cos, …), in tensor2tensor's form (sin …, cos …), in halves with the printed wavelengths
-    (MarianMT), learned positions (Table 3, E), T5's relative ones, or none."""
+    (MarianMT), learned positions (Table 3, E), T5's relative ones, rotary ones (RoFormer), or none."""
     relative_attention_num_buckets: Annotated[int, Limits(ge=4, le=4096)] = 32
     """Buckets of distances if position_encoding = 'relative'; the encoder has half of them for each direction."""
     relative_attention_max_distance: SmallPositiveInt = 128
@@ -210,7 +210,8 @@ class ModelConfig(ExtensibleSection):
     def find_unusual_layers(self) -> list[str]:
         """Return the keys that change the layers of the Transformer, with their values, such as "model.residual = False"."""
         changes = {name: value for extension in self.extensions for name, value in extension.get_changes().items()}
-        changes |= {"position_encoding": "none"} if self.position_encoding == "none" else {}
+        if self.position_encoding in ("rotary", "none"):
+            changes["position_encoding"] = self.position_encoding
         return [f"model.{name} = {value!r}" for name, value in changes.items()]
 
     @property
@@ -260,15 +261,17 @@ class ModelConfig(ExtensibleSection):
             raise ValueError(
                 f"num_key_value_heads = {self.num_key_value_heads} does not divide num_heads = {self.num_heads}; change one"
             )
-        has_sinusoids = self.position_encoding not in ("learned", "relative", "none")
+        has_sinusoids = self.position_encoding in ("interleaved", "concatenated", "halves")
         if has_sinusoids and self.d_model % 2:
             raise ValueError(f"d_model = {self.d_model} is odd, but sinusoids come in pairs; make it even, or learn positions")
         if not has_sinusoids and self.position_offset:
-            raise ValueError(f"position_offset = {self.position_offset} is for sinusoids; learned positions need none: drop it")
-        if self.position_encoding == "relative" and self.has_ssru:
+            raise ValueError(f"position_offset = {self.position_offset} is for sinusoids; other positions need none: drop it")
+        if self.position_encoding == "rotary" and self.key_width % 2:
+            raise ValueError(f"d_k = {self.key_width} is odd, but rotary positions turn pairs; make it even")
+        if self.position_encoding in ("relative", "rotary") and self.has_ssru:
             raise ValueError(
-                "position_encoding = 'relative' is for self-attention, but decoder_autoregression = 'ssru' replaces it; choose "
-                "sinusoids or learned positions, or drop ssru"
+                f"position_encoding = {self.position_encoding!r} is for self-attention, but decoder_autoregression = 'ssru' "
+                "replaces it; choose sinusoids or learned positions, or drop ssru"
             )
         if self.relative_attention_num_buckets % 4:
             raise ValueError(f"relative_attention_num_buckets = {self.relative_attention_num_buckets} is not a multiple of 4")

@@ -256,7 +256,8 @@ class Recipe(RecipeSection):
 
     @model_validator
     def _check_layers(self) -> None:
-        if (later := self.model.find_later_layers()) and (unusual := self.model.find_unusual_layers()):
+        unusual = [layer for layer in self.model.find_unusual_layers() if "rotary" not in layer]
+        if (later := self.model.find_later_layers()) and unusual:
             key, value = next(iter(later.items()))
             raise ValueError(f"model.{key} = {value!r} is for the layers of the Transformer; drop it, or {unusual[0]}")
         for option in ("coverage_penalty", "replace_unknowns"):

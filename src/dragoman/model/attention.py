@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from dragoman.model.dropout import apply_keep_mask, compute_threshold, draw_keep_mask, dropout
 from dragoman.model.linear import Linear, fused_linear
+from dragoman.model.rotary_positions import rotate
 
 # Values in a SIMD register. PyTorch computes a softmax over fewer keys without SIMD, which takes ten times as long.
 SIMD_LANES = 16
@@ -222,18 +223,27 @@ class Attention(nn.Module):
         """Return the keys (B, H, S, K) and values (B, H, S, U) of a memory."""
         return self._split_key_value(*fused_linear([self.key, self.value], memory_BSD))
 
-    def project_qkv(self, x_BTD: Tensor) -> tuple[Tensor, KeyValue]:
-        """Return the queries (B, H, T, K) of these positions, and their keys and values."""
-        query_BTX, key_BTX, value_BTX = fused_linear([self.query, self.key, self.value], x_BTD)
-        return self._split_heads(query_BTX), self._split_key_value(key_BTX, value_BTX)
+    def project_qkv(self, x_BTD: Tensor, rotation_TK: Tensor | None = None) -> tuple[Tensor, KeyValue]:
+        """Return the queries (B, H, T, K) of these positions, and their keys and values.
 
-    def advance(self, x_NTD: Tensor, past: KeyValue | None, mask: Tensor | None) -> tuple[Tensor, KeyValue]:
+        rotation_TK: sines and cosines that turn queries and keys, for rotary positions
+        """
+        query_BTX, key_BTX, value_BTX = fused_linear([self.query, self.key, self.value], x_BTD)
+        query_BHTK, key_value = self._split_heads(query_BTX), self._split_key_value(key_BTX, value_BTX)
+        if rotation_TK is None:
+            return query_BHTK, key_value
+        return rotate(query_BHTK, rotation_TK), KeyValue(rotate(key_value.key, rotation_TK), key_value.value)
+
+    def advance(
+        self, x_NTD: Tensor, past: KeyValue | None, mask: Tensor | None, rotation_TK: Tensor | None = None
+    ) -> tuple[Tensor, KeyValue]:
         """Return the self-attention of T more positions (N, T, D), and the keys and values of all positions so far.
 
         past: keys and values of earlier positions (N, H, past, ·), None before the first step
         mask: positions that a query attends to
+        rotation_TK: see `project_qkv`
         """
-        query_NHTK, new = self.project_qkv(x_NTD)
+        query_NHTK, new = self.project_qkv(x_NTD, rotation_TK)
         key_value = new if past is None else past.append(new)
         return self.attend(query_NHTK, key_value, mask), key_value
 

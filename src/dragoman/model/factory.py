@@ -119,7 +119,7 @@ def _build_embedding(
 def _build_positions(
     config: ModelConfig,
 ) -> SinusoidalPositionalEmbedding | LearnedPositionalEmbedding | NoPositionalEmbedding:
-    if config.position_encoding in ("relative", "none"):
+    if config.position_encoding in ("relative", "rotary", "none"):
         return NoPositionalEmbedding()
     if config.position_encoding == "learned":
         return LearnedPositionalEmbedding(d_model=config.d_model, max_positions=config.max_positions)

@@ -108,12 +108,13 @@ class EncoderLayer(nn.Module):
         self.attention_residual = attention_residual
         self.feed_forward_residual = feed_forward_residual
 
-    def forward(self, x_BSD: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BSD: Tensor, mask: Tensor | None, rotation_SK: Tensor | None = None) -> Tensor:
         """Return the layer's output. → (B, S, D)
 
         mask: positions that a query attends to
+        rotation_SK: sines and cosines of rotary positions
         """
-        query_BHSK, self_kv = self.attention.project_qkv(self.attention_residual.sublayer_input(x_BSD))
+        query_BHSK, self_kv = self.attention.project_qkv(self.attention_residual.sublayer_input(x_BSD), rotation_SK)
         x_BSD = self.attention_residual(x_BSD, self.attention.attend(query_BHSK, self_kv, mask))
 
         y_BSD = self.feed_forward(self.feed_forward_residual.sublayer_input(x_BSD))
@@ -146,7 +147,13 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = feed_forward_residual
 
     def forward(
-        self, x_NTD: Tensor, past: Any, cross_kv: KeyValue, mask: Tensor | None, memory_mask: Tensor | None
+        self,
+        x_NTD: Tensor,
+        past: Any,
+        cross_kv: KeyValue,
+        mask: Tensor | None,
+        memory_mask: Tensor | None,
+        rotation_TK: Tensor | None = None,
     ) -> tuple[Tensor, SelfState]:
         """Return the layer's output (N, T, D), and the record of all positions so far.
 
@@ -154,8 +161,9 @@ class DecoderLayer(nn.Module):
         cross_kv: keys and values of the source (B, H, S, ·); B may be N divided by the beam size
         mask: positions that a query attends to in its own output
         memory_mask: positions that a query attends to in the source (B, 1, 1, S)
+        rotation_TK: sines and cosines of rotary positions
         """
-        y_NTD, present = self.attention.advance(self.attention_residual.sublayer_input(x_NTD), past, mask)
+        y_NTD, present = self.attention.advance(self.attention_residual.sublayer_input(x_NTD), past, mask, rotation_TK)
         x_NTD = self.attention_residual(x_NTD, y_NTD)
 
         y_NTD = self.cross_attention_residual.sublayer_input(x_NTD)

@@ -12,6 +12,7 @@ from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm, Residual
 from dragoman.model.pointer import Pointer
 from dragoman.model.relative_positions import RelativePositionBias
+from dragoman.model.rotary_positions import build_rotary_positions
 from dragoman.model.ssru import Ssru
 from dragoman.model.transformer import Decoder, Embedding, Encoder
 
@@ -103,6 +104,7 @@ def build_encoder(parts: ModelParts, config: ModelConfig, embedding: Embedding) 
         norm=parts.final_norm(config),
         window=config.attention_window,
         relative_positions=RelativePositionBias.from_config(config, bidirectional=True),
+        rotary_positions=build_rotary_positions(config),
     )
 
 
@@ -129,6 +131,7 @@ def build_decoder(parts: ModelParts, config: ModelConfig, embedding: Embedding, 
         norm=parts.final_norm(config),
         window=config.attention_window,
         relative_positions=RelativePositionBias.from_config(config, bidirectional=False),
+        rotary_positions=build_rotary_positions(config),
         pointer=pointer,
     )
 

@@ -45,8 +45,10 @@ class Ssru(nn.Module):
         self.candidate = Linear(d_model, d_model, bias=False)
         self.forget = Linear(d_model, d_model)
 
-    def advance(self, x_NTD: Tensor, past: SsruState | None, mask: Tensor | None) -> tuple[Tensor, SsruState]:
-        """Return the outputs of T more positions (N, T, D), and the state after them. mask: is not used"""
+    def advance(
+        self, x_NTD: Tensor, past: SsruState | None, mask: Tensor | None, rotation_TK: Tensor | None = None
+    ) -> tuple[Tensor, SsruState]:
+        """Return the outputs of T more positions (N, T, D), and the state after them. mask, rotation_TK: are not used"""
         candidate_NTD, forget_NTD = self.candidate(x_NTD), self.forget(x_NTD).sigmoid()
         added_NTD = (1.0 - forget_NTD) * candidate_NTD
         cell_ND = torch.zeros_like(added_NTD[:, 0]) if past is None else past.cell_ND

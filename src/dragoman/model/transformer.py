@@ -106,10 +106,12 @@ class Encoder(nn.Module):
         norm: nn.Module,
         window: int | None,
         relative_positions: RelativePositionBias | None = None,
+        rotary_positions: SinusoidalPositionalEmbedding | None = None,
     ) -> None:
         super().__init__()
         self.embedding = embedding
         self.relative_positions = relative_positions
+        self.rotary_positions = rotary_positions
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.window = window
@@ -117,9 +119,10 @@ class Encoder(nn.Module):
     def forward(self, source_BS: Tensor) -> Tensor:
         """Return the memory: the encodings of source ids, which are padded on the right. → (B, S, D)"""
         mask = self._build_mask(source_BS)
+        rotation_SK = None if self.rotary_positions is None else self.rotary_positions(0, source_BS.shape[1])
         x_BSD = self.embedding(source_BS)
         for layer in self.layers:
-            x_BSD = layer(x_BSD, mask)
+            x_BSD = layer(x_BSD, mask, rotation_SK)
         return cast(Tensor, self.norm(x_BSD))
 
     def _build_mask(self, source_BS: Tensor) -> Tensor:
@@ -150,11 +153,13 @@ class Decoder(nn.Module):
         norm: nn.Module,
         window: int | None,
         relative_positions: RelativePositionBias | None = None,
+        rotary_positions: SinusoidalPositionalEmbedding | None = None,
         pointer: Pointer | None = None,
     ) -> None:
         super().__init__()
         self.embedding = embedding
         self.relative_positions = relative_positions
+        self.rotary_positions = rotary_positions
         self.pointer = pointer
         self.layers = nn.ModuleList(layers)
         self.norm = norm
@@ -171,13 +176,14 @@ class Decoder(nn.Module):
         length = inputs_NT.shape[1]
         past = state.self_kv or (None,) * len(self.layers)
         mask = self._build_mask(length, 0 if past[0] is None else past[0].num_positions, inputs_NT.device)
+        rotation_TK = None if self.rotary_positions is None else self.rotary_positions(state.length, length)
         x_NTD, pointer = self.embedding(inputs_NT, start=state.length), state.pointer
         if self.pointer is not None and pointer is not None:
             word_NTD, pointer = self.pointer(inputs_NT, pointer)
             x_NTD = x_NTD + word_NTD
         self_kv: list[SelfState] = []
         for layer, past_kv, cross_kv in zip(self.layers, past, state.cross_kv, strict=True):
-            x_NTD, layer_kv = layer(x_NTD, past_kv, cross_kv, mask, state.memory_mask)
+            x_NTD, layer_kv = layer(x_NTD, past_kv, cross_kv, mask, state.memory_mask, rotation_TK)
             self_kv.append(layer_kv if self.window is None else layer_kv.tail(self.window))
         return self.norm(x_NTD), replace(state, self_kv=tuple(self_kv), length=state.length + length, pointer=pointer)
 
