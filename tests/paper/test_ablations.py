@@ -12,13 +12,14 @@ from click.testing import CliRunner
 
 from conftest import MakeRecipe
 from dragoman.cli.main import cli
-from dragoman.config import Recipe, flatten_settings
+from dragoman.config import ModelConfig, Recipe, flatten_settings
 from dragoman.errors import RecipeError, RunError
 from dragoman.experiments.normalization.options import NormalizationOptions
 from dragoman.paper import run_grid
 from dragoman.paper.ablations import (
     ABLATION_ROWS,
     TrainedAblation,
+    choose_equal_d_ff,
     draw_ablations,
     make_ablation_recipe,
     select_ablations,
@@ -48,9 +49,19 @@ def test_a_row_changes_its_keys_of_the_model_alone(
             base = tiny(tmp_path / "run")
             recipe = make_ablation_recipe(base, row, seed=2, budget=Budget(steps=40), run=tmp_path / "row")
             old, new = (dict(flatten_settings({"model": r.model.model_dump()})) for r in (base, recipe))
-            assert {key.removeprefix("model.") for key in new if new[key] != old.get(key)} <= set(row.settings)
+            d_ff = {"d_ff"} if row.series == "layers" else set()
+            assert {key.removeprefix("model.") for key in new if new[key] != old.get(key)} <= set(row.settings) | d_ff
             assert all(new.get(f"model.{key}", value) == value for key, value in row.settings.items())
             assert (recipe.training.seed, recipe.training.max_steps, recipe.training.validate_every_steps) == (2, 40, 2)
+
+
+def test_rows_of_layers_have_the_operations_of_base() -> None:
+    """A gate has three products for two; half of the heads leave out d_model² of 4 · d_model² in each of 18 attentions."""
+    base = ModelConfig()
+    gated, grouped = ModelConfig(activation="geglu"), ModelConfig(num_key_value_heads=4)
+    assert choose_equal_d_ff(base, base) == base.d_ff
+    assert choose_equal_d_ff(base, gated) == round(2048 * 2 / 3)
+    assert choose_equal_d_ff(base, grouped) == 2048 + 18 * 512**2 // (12 * 2 * 512)
 
 
 def test_ablations_need_a_validation_set(tiny: MakeRecipe, tmp_path: Path) -> None:

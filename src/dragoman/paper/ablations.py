@@ -1,5 +1,7 @@
 """Ablations of claims that the paper makes without a table: scaled dot-product scores, residuals, layer normalization, ReLU.
 
+The series `layers` has the layers of later models instead of the paper's, each at the operations of the recipe's model.
+
     FOLDER/base-seed1/  dot-seed1/  …      one run folder each, as of `dragoman train`
 
 Each row changes one choice of the model, and trains on the same data for the same budget. A row that diverges stays in the
@@ -15,12 +17,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from dragoman.config import Recipe, recipe_from_dict
+from dragoman.config import ModelConfig, Recipe, recipe_from_dict
 from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.errors import RecipeError
 from dragoman.paper.budget import Budget
 from dragoman.paper.run_grid import RunGrid, RunKey, make_row_document
 from dragoman.training.monitoring.events import Callback
+from dragoman.training.monitoring.layer_macs import count_layer_macs
 from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.viz.charts import Panel, Series, render_learning_curve
 
@@ -47,6 +50,8 @@ def _make_scaling_rows(d_k: int) -> list[AblationRow]:
     ]
 
 
+_T5_LAYERS = {"norm_type": "rms", "activation": "geglu", "position_encoding": "relative"}
+_LLAMA_LAYERS = {"norm_type": "rms", "activation": "swiglu", "position_encoding": "rotary", "num_key_value_heads": 2}
 ABLATION_ROWS = (
     AblationRow("base", "base", "the recipe's model", {}),
     AblationRow("dot", "score", "q·k without the division by √d_k", {"attention_score": "dot"}),
@@ -58,6 +63,14 @@ ABLATION_ROWS = (
     AblationRow("batch-norm", "structure", "batch normalization", {"normalization": "batch"}),
     AblationRow("silu", "activation", "SiLU instead of ReLU", {"activation": "silu"}),
     AblationRow("gelu", "activation", "GELU instead of ReLU", {"activation": "gelu"}),
+    AblationRow("rms", "layers", "RMSNorm", {"norm_type": "rms"}),
+    AblationRow("geglu", "layers", "a gate with GELU", {"activation": "geglu"}),
+    AblationRow("swiglu", "layers", "a gate with SiLU", {"activation": "swiglu"}),
+    AblationRow("relative", "layers", "relative positions of T5", {"position_encoding": "relative"}),
+    AblationRow("rotary", "layers", "rotary positions", {"position_encoding": "rotary"}),
+    AblationRow("grouped", "layers", "two heads of keys and values", {"num_key_value_heads": 2}),
+    AblationRow("t5-v1.1", "layers", "rms, geglu and relative", {**_T5_LAYERS}),
+    AblationRow("llama", "layers", "rms, swiglu, rotary and grouped", {**_LLAMA_LAYERS}),
 )
 
 
@@ -100,9 +113,24 @@ def make_ablation_recipe(base_recipe: Recipe, row: AblationRow, *, seed: int, bu
     """
     document = make_row_document(base_recipe, row.name, seed=seed, budget=budget, run=run)
     document["model"] |= row.settings
+    if row.series == "layers":
+        document["model"]["d_ff"] = choose_equal_d_ff(base_recipe.model, recipe_from_dict(document, where=row.name).model)
     if budget.steps is not None:
         document["training"]["validate_every_steps"] = max(budget.steps // NUM_VALIDATIONS, 1)
     return recipe_from_dict(document, where=f"{base_recipe.name}, row {row.name}")
+
+
+def choose_equal_d_ff(base: ModelConfig, changed: ModelConfig) -> int:
+    """Return the d_ff that gives the layers of `changed` as many multiply-accumulate operations a token as those of `base`."""
+    rest = _count_layer_macs(base, base.d_ff) - _count_layer_macs(changed, 0)
+    return max(1, round(rest / (_count_layer_macs(changed, 1) - _count_layer_macs(changed, 0))))
+
+
+def _count_layer_macs(config: ModelConfig, d_ff: int) -> int:
+    """Count the products of one source and one target token with the weights of all layers."""
+    macs = count_layer_macs(config)
+    attentions = [*macs.encoder, *macs.decoder, *macs.decoder[: macs.cross_attentions]]
+    return sum(attentions) + (config.encoder_layers + config.decoder_layers) * (macs.feed_forward // config.d_ff) * d_ff
 
 
 def train_ablations(

@@ -22,7 +22,7 @@ from dragoman.paper.commands.table3 import training_progress_bars
 @click.option("--corpus", type=PATH_TYPE, required=True, help="Recipe with the corpus, the model and the training settings.")
 @overrides_argument
 @click.option(
-    "--rows", help="Rows or series to train: score, scaling, structure, activation. The row base is included.  [default: all]"
+    "--rows", help="Rows or series to train: score, scaling, structure, activation, layers. Base is included.  [default: all]"
 )
 @click.option("--budget", default="2000", show_default=True, help="Budget of each row: steps (2000) or minutes (10min).")
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Seeds of each row.")
@@ -43,8 +43,9 @@ def ablations(
 ) -> None:
     """Train a recipe's model with one choice of the paper changed in each row, each for the same budget.
 
-    The series are the scores of attention, their scaling at d_k of 16, 64 and 256, residuals and normalization, and the
-    activation. KEY=VALUE changes a key of the recipe. The same command resumes, and keeps finished rows.
+    The series are the scores of attention, their scaling at d_k of 16, 64 and 256, residuals and normalization, the
+    activation, and the layers of later models. The rows of the last series have the d_ff that keeps the operations of base.
+    KEY=VALUE changes a key of the recipe. The same command resumes, and keeps finished rows.
 
     \b
     Example:  dragoman paper ablations --corpus multi30k-ende data.root=path/to/multi30k/tok --rows score -o ablations.svg
