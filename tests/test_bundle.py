@@ -170,7 +170,8 @@ def test_flipped_bit_is_detected(subtests: pytest.Subtests, bundle: Path, tmp_pa
                 content[int(position * len(content))] ^= 0x10
                 (bundle_copy / name).write_bytes(content)
                 # A changed checksum looks like a changed file; the message names the folder in both cases.
-                load_error(bundle_copy, names="bundle/" if name == "manifest.json" else name)
+                problem = f"{name}: was changed or cut short"  # also where reading the file has raised another error
+                load_error(bundle_copy, names="bundle/" if name == "manifest.json" else problem)
 
 
 def test_truncated_file_is_detected(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

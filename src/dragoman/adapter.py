@@ -26,7 +26,7 @@ from dragoman.errors import BundleError
 from dragoman.io.safetensors import StoredArrays, save_tensors
 from dragoman.io.storage import atomic_dir
 from dragoman.model_weights import merge_weights
-from dragoman.runtime.tensor_files import open_tensor_files
+from dragoman.runtime.tensor_files import TensorFiles
 
 ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 
@@ -68,12 +68,12 @@ def load_adapter(path: Path) -> Adapter:
     if not (path / ADAPTER_CONFIG_FILE).exists():
         hint = f"give {path / 'adapter'}" if (path / "adapter").is_dir() else "give the folder of an adapter"
         raise BundleError(f"{path}: holds no adapter; {hint}", code="bundle-not-found")
-    files = open_tensor_files(path, BundleError)
     try:
-        document: dict[str, Any] = json.loads((path / ADAPTER_CONFIG_FILE).read_bytes())
-        config = LoraConfig.model_validate(document["lora"])
-        weights = StoredArrays(files[ADAPTER_WEIGHTS_FILE])
-        return Adapter(str(document["name"]), str(document["base_digest"]), config, dict(weights))
+        with TensorFiles(path, BundleError) as files:
+            document: dict[str, Any] = json.loads((path / ADAPTER_CONFIG_FILE).read_bytes())
+            config = LoraConfig.model_validate(document["lora"])
+            weights = StoredArrays(files[ADAPTER_WEIGHTS_FILE])
+            return Adapter(str(document["name"]), str(document["base_digest"]), config, dict(weights))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise BundleError(
             f"{path}: is not an adapter, or is damaged ({type(error).__name__}); copy it again", code="bundle-damaged"

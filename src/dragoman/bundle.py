@@ -31,11 +31,10 @@ from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.data.tokenization.special_tokens import WORD_ID
 from dragoman.errors import BundleError, OutputError, RecipeError, naming_missing_library
-from dragoman.io.mapped_file import MappedFile
 from dragoman.io.safetensors import StoredArrays, StoredTensor, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
 from dragoman.model_weights import OUTPUT, ModelWeights, check_weights, list_shapes
-from dragoman.runtime.tensor_files import check_again, open_tensor_files
+from dragoman.runtime.tensor_files import TensorFiles
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration
 from dragoman.text.length_ratios import LengthRatios
@@ -333,14 +332,19 @@ def get_license(recipe: Recipe, metadata: BundleMetadata) -> str | None:
 
 def load_bundle(path: Path) -> Bundle:
     """Return a bundle after checking every checksum. Raise BundleError if a file is missing, cut or changed."""
-    return read_bundle(path, open_tensor_files(path, BundleError))
+    with TensorFiles(path, BundleError) as files:
+        return read_bundle(path, files)
 
 
-def read_bundle(path: Path, files: dict[str, MappedFile]) -> Bundle:
-    """Return a bundle whose checksums have been checked. Raise BundleError if its files do not describe one model.
+def read_bundle(path: Path, files: TensorFiles) -> Bundle:
+    """Return a bundle whose checksums the caller checks. Raise BundleError if its files do not describe one model.
 
-    files: its tensor files, which `open_tensor_files` has opened
+    files: its tensor files
     """
+    try:  # waits for the copy, so that its thread does not wait for the tokenizers
+        weights = StoredArrays(files[WEIGHTS_FILE])
+    except (SafetensorError, OSError, KeyError) as error:
+        raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
     recipe, vocabulary, metadata = read_config(path)
     tokenizer = read_tokenizer(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
     tokenizer = tokenizer.replace(source_prefix=recipe.tokenizer.source_prefix)
@@ -366,13 +370,8 @@ def read_bundle(path: Path, files: dict[str, MappedFile]) -> Bundle:
             f"{path / CONFIG_FILE}: names {vocabulary} pieces, but the tokenizers have {pieces}; copy the bundle again",
             code="bundle-mismatch",
         )
-    try:
-        weights = StoredArrays(files[WEIGHTS_FILE])
-    except (SafetensorError, OSError, KeyError) as error:
-        raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
     shapes = _list_shapes(recipe.model, recipe.task, vocabulary, weights, location=path / CONFIG_FILE)
     arrays = check_weights(weights, shapes, location=path / WEIGHTS_FILE, release=weights.release)
-    check_again(path, BundleError, files)
     return Bundle(recipe, tokenizer, arrays, metadata, weights.release)
 
 

@@ -34,6 +34,8 @@ A_SUFFIX, B_SUFFIX = ".lora_a", ".lora_b"
 """Ends of the names of a low-rank adapter's matrices A (r, I) and B (O, r)."""
 CHECK_CHUNK_SIZE = 2**22
 """Weights that are checked for finite values at once."""
+MIN_RELEASED_BYTES = 2**16
+"""Size of weights from which releasing their memory is worth a call of the system."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,8 @@ def _is_finite(array: NDArray[Any], release: Callable[[], None]) -> bool:
         chunk = values[start : start + CHECK_CHUNK_SIZE]
         if not (np.isfinite(chunk.min()) and np.isfinite(chunk.max())):
             return False
-        release()
+        if chunk.nbytes >= MIN_RELEASED_BYTES:
+            release()
     return True
 
 

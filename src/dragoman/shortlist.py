@@ -21,7 +21,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, get_identit
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import StoredArrays, save_tensors
 from dragoman.io.storage import atomic_dir
-from dragoman.runtime.tensor_files import open_tensor_files
+from dragoman.runtime.tensor_files import TensorFiles
 
 SHORTLIST_FILE = "shortlist.safetensors"
 NUM_SPECIAL_TOKENS = 4
@@ -74,11 +74,11 @@ def read_shortlist(path: Path, tokenizer: PairTokenizer) -> Shortlist:
 
     Raises BundleError if it is missing, truncated or changed, does not fit the vocabulary, or was built for another one.
     """
-    files = open_tensor_files(path, BundleError, only=[SHORTLIST_FILE])
     try:
-        tables = StoredArrays(files[SHORTLIST_FILE])
-        candidates_VK, frequent_F = (tables[name].astype(np.int32, copy=False) for name in ("candidates", "frequent"))
-        is_joint, digest = bool(tables["joint"].item()), tables["vocabulary"].tobytes()
+        with TensorFiles(path, BundleError, only=[SHORTLIST_FILE]) as files:
+            tables = StoredArrays(files[SHORTLIST_FILE])
+            candidates_VK, frequent_F = (tables[name].astype(np.int32, copy=False) for name in ("candidates", "frequent"))
+            is_joint, digest = bool(tables["joint"].item()), tables["vocabulary"].tobytes()
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise BundleError(
             f"{path}: is not a readable shortlist: {error}; build it again with dragoman model shortlist"

@@ -20,7 +20,7 @@ from dragoman.inference.forced_decoder import build_forced_decoder
 from dragoman.inference.lexical_shortlist import build_shortlist
 from dragoman.inference.load import load
 from dragoman.inference.translator import Translator
-from dragoman.io.mapped_file import MappedFile
+from dragoman.io.mapped_file import FIRST_CHUNK_BYTES, MappedFile
 from dragoman.runtime.shared_weights import share_weights
 from dragoman.serving.bundle_copies import BundleCopies
 from dragoman.shortlist import read_shortlist
@@ -75,7 +75,15 @@ def test_file_is_read_into_memory_without_a_temporary_folder(tmp_path: Path, mon
     copy.release()
     assert not isinstance(copy.content, mmap.mmap)
     assert bytes(copy.content) == b"abc" * 1000
-    assert copy.checksum["bytes"] == 3000
+    assert copy.checksum == {"bytes": 3000, "sha256": hashlib.sha256(b"abc" * 1000).hexdigest()}
+
+
+def test_digest_of_a_copy_covers_every_chunk(tmp_path: Path) -> None:
+    content = np.random.default_rng(0).bytes(5 * FIRST_CHUNK_BYTES + 3)
+    (tmp_path / "file").write_bytes(content)
+    assert MappedFile.copy(tmp_path / "file").checksum == {
+        "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()
+    }  # fmt: skip
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems copy in Python")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from dragoman.errors import BundleError, DeviceError
 from dragoman.inference.bundle_store import locate_bundle
 from dragoman.runtime.shared_weights import find_copy
-from dragoman.runtime.tensor_files import open_tensor_files
+from dragoman.runtime.tensor_files import TensorFiles
 
 if TYPE_CHECKING:
     from dragoman.bundle import Bundle
@@ -95,29 +95,31 @@ def load(
         "inter_threads": inter_threads,
     }
     bundle_paths = [find_copy(bundle_path) or locate_bundle(bundle_path) for bundle_path in (path, *ensemble_paths)]
-    bundles = _read_bundles(bundle_paths)
-    kind = task or bundles[0].recipe.task.kind
-    if kind == "transcription":
-        raise BundleError(
-            f"{path}: is a transcriber of speech; open it with dragoman.Transcriber.load, or use dragoman transcribe",
-            code="wrong-task",
-        )
-    if kind == "translation":
-        from dragoman.inference.translator import Translator
+    with ExitStack() as checks:  # which end after all else, because the checksums take longest
+        files = [checks.enter_context(TensorFiles(bundle_path, BundleError)) for bundle_path in bundle_paths]
+        bundles = _read_bundles(bundle_paths, files)
+        kind = task or bundles[0].recipe.task.kind
+        if kind == "transcription":
+            raise BundleError(
+                f"{path}: is a transcriber of speech; open it with dragoman.Transcriber.load, or use dragoman transcribe",
+                code="wrong-task",
+            )
+        if kind == "translation":
+            from dragoman.inference.translator import Translator
 
-        translator = Translator.from_bundles(
-            bundles, shortlist=shortlist, release_mapped_weights=True, bundle_paths=bundle_paths, **device_options
-        )
+            translator = Translator.from_bundles(
+                bundles, shortlist=shortlist, release_mapped_weights=True, bundle_paths=bundle_paths, **device_options
+            )
+            if adapters:
+                translator.adapters = _load_adapters(bundles, bundle_paths, adapters, shortlist, device_options)
+            return translator
         if adapters:
-            translator.adapters = _load_adapters(bundles, bundle_paths, adapters, shortlist, device_options)
-        return translator
-    if adapters:
-        raise BundleError(f"{path}: is a parser, and adapters are for translators; leave adapters out", code="wrong-task")
-    if shortlist is not None:
-        raise DeviceError("shortlist: a parser has few labels and takes no shortlist; leave it out")
-    from dragoman.parsing.parser import Parser  # imported late, because translation does not need it
+            raise BundleError(f"{path}: is a parser, and adapters are for translators; leave adapters out", code="wrong-task")
+        if shortlist is not None:
+            raise DeviceError("shortlist: a parser has few labels and takes no shortlist; leave it out")
+        from dragoman.parsing.parser import Parser  # imported late, because translation does not need it
 
-    return Parser.from_bundles(bundles, release_mapped_weights=True, **device_options)
+        return Parser.from_bundles(bundles, release_mapped_weights=True, **device_options)
 
 
 def _load_adapters(
@@ -163,14 +165,9 @@ def load_pivot(
     return build_pivot(translator, translator if second is None else load(second, task="translation", **device_options), via)
 
 
-def _read_bundles(paths: list[Path]) -> list[Bundle]:
-    """Read bundles, and copy and verify their files while torch is being imported, which takes longer."""
-    executor = ThreadPoolExecutor(1, "checksums")
-    try:
-        checks = [executor.submit(open_tensor_files, bundle_path, BundleError) for bundle_path in paths]
-        from dragoman.bundle import read_bundle
-        from dragoman.inference import translator  # noqa: F401
+def _read_bundles(paths: list[Path], files: list[TensorFiles]) -> list[Bundle]:
+    """Read bundles whose files threads copy and check while modules are being imported."""
+    from dragoman.bundle import read_bundle
+    from dragoman.inference import translator  # noqa: F401
 
-        return [read_bundle(bundle_path, check.result()) for bundle_path, check in zip(paths, checks, strict=True)]
-    finally:
-        executor.shutdown(cancel_futures=True)
+    return [read_bundle(*opened) for opened in zip(paths, files, strict=True)]

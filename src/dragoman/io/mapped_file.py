@@ -11,15 +11,16 @@ import mmap
 import os
 import shutil
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Self
 
-CHUNK_BYTES = 2**25
-"""Bytes of a copy whose digest is computed at once, after which their memory is released."""
+FIRST_CHUNK_BYTES, CHUNK_BYTES = 2**18, 2**25
+"""Bytes of a copy whose digest is computed at once, at first and at most; their memory is released afterwards."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,12 @@ class MappedFile:
     Attributes:
         path: the file
         content: its bytes
-        checksum: size and SHA-256 of the bytes of a copy, as a manifest has them
+        digest: SHA-256 of the bytes of a copy, which a thread computes; None for a file that is mapped itself
     """
 
     path: Path
     content: mmap.mmap | bytearray
-    checksum: dict[str, Any] = field(default_factory=dict)
+    digest: Future[str] | None = None
 
     @classmethod
     def map(cls, path: Path) -> Self:
@@ -48,13 +49,21 @@ class MappedFile:
 
         Raise OSError if the file cannot be read.
         """
-        with path.open("rb", buffering=0) as source:
-            try:
-                content, digest = _copy_to_disk(source)
-            except (OSError, ValueError):  # no temporary folder, no room in it, or an empty file
-                source.seek(0)
-                content, digest = _read_into_memory(source)
-        return cls(path, content, {"bytes": len(content), "sha256": digest})
+        executor = ThreadPoolExecutor(1, "digest")
+        try:
+            with path.open("rb", buffering=0) as source:
+                try:
+                    return cls(path, *_copy_to_disk(source, executor))
+                except (OSError, ValueError):  # no temporary folder, no room in it, or an empty file
+                    source.seek(0)
+                    return cls(path, *_read_into_memory(source, executor))
+        finally:
+            executor.shutdown(wait=False)
+
+    @property
+    def checksum(self) -> dict[str, Any] | None:
+        """Size and SHA-256 of the bytes of a copy, as a manifest has them; None for a file that is mapped itself."""
+        return None if self.digest is None else {"bytes": len(self.content), "sha256": self.digest.result()}
 
     def release(self) -> None:
         """Release the memory that reading has filled. A later use reads the bytes again; changes to them are lost."""
@@ -62,22 +71,30 @@ class MappedFile:
             release_mapping(self.content)
 
 
-def _copy_to_disk(source: FileIO) -> tuple[mmap.mmap | bytearray, str]:
+def _copy_to_disk(source: FileIO, executor: ThreadPoolExecutor) -> tuple[mmap.mmap, Future[str]]:
+    """Copy a file; the digest follows the copy. It takes twice the time of copying, so each chunk is twice the one before."""
+    digest = hashlib.sha256()
+    num_bytes, chunk_bytes = 0, FIRST_CHUNK_BYTES
     with TemporaryFile() as target:
+        target.truncate(os.fstat(source.fileno()).st_size)
+        content = mmap.mmap(target.fileno(), 0, access=mmap.ACCESS_COPY)
         if sys.platform == "linux":
             # The system copies in small blocks, and later maps as little around an address that is read.
             with suppress(OSError):  # a file system without this call
-                while os.sendfile(target.fileno(), source.fileno(), None, CHUNK_BYTES):
-                    pass
+                while count := os.sendfile(target.fileno(), source.fileno(), None, chunk_bytes):
+                    executor.submit(_update_digest, digest, content, num_bytes, num_bytes + count)
+                    num_bytes, chunk_bytes = num_bytes + count, min(2 * chunk_bytes, CHUNK_BYTES)
         shutil.copyfileobj(source, target)
         target.flush()
-        content = mmap.mmap(target.fileno(), 0, access=mmap.ACCESS_COPY)
-    digest = hashlib.sha256()
+    for start in range(num_bytes, len(content), CHUNK_BYTES):
+        executor.submit(_update_digest, digest, content, start, start + CHUNK_BYTES)
+    return content, executor.submit(digest.hexdigest)
+
+
+def _update_digest(digest: hashlib._Hash, content: mmap.mmap, start: int, stop: int) -> None:
     with memoryview(content) as view:
-        for start in range(0, len(view), CHUNK_BYTES):
-            digest.update(view[start : start + CHUNK_BYTES])
-            release_mapping(content)
-    return content, digest.hexdigest()
+        digest.update(view[start:stop])
+    release_mapping(content)
 
 
 def release_mapping(content: mmap.mmap) -> None:
@@ -86,10 +103,10 @@ def release_mapping(content: mmap.mmap) -> None:
         content.madvise(mmap.MADV_DONTNEED)
 
 
-def _read_into_memory(source: FileIO) -> tuple[mmap.mmap | bytearray, str]:
+def _read_into_memory(source: FileIO, executor: ThreadPoolExecutor) -> tuple[bytearray, Future[str]]:
     content = bytearray(os.fstat(source.fileno()).st_size)
     num_bytes = 0
     while count := source.readinto(memoryview(content)[num_bytes:]):
         num_bytes += count
     del content[num_bytes:]
-    return content, hashlib.sha256(content).hexdigest()
+    return content, executor.submit(lambda: hashlib.sha256(content).hexdigest())

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 from dragoman.errors import DragomanError
 from dragoman.io.mapped_file import MappedFile
@@ -14,38 +17,43 @@ from dragoman.runtime.shared_weights import is_shared
 TENSOR_SUFFIX = ".safetensors"
 
 
-def open_tensor_files(
-    folder: Path, error_type: type[DragomanError], *, only: Collection[str] | None = None
-) -> dict[str, MappedFile]:
-    """Return the tensor files of a folder that `atomic_dir` wrote, by name, after a check of every checksum.
+class TensorFiles:
+    """Tensor files of a folder that `atomic_dir` wrote, by name. The end of a `with` block checks every checksum.
 
-    They are copies, whose bytes are those that were checked. A folder that server processes share is one already.
+    They are copies, whose bytes are those that are checked. A folder that server processes share is one already. Threads copy
+    the files and compute their checksums, while the block reads them and all other files of the folder.
 
-    only: names of the files that are opened and whose checksums are checked; by default all files of the folder are checked
+    Args:
+        folder: the folder
+        error_type: the class of the errors
+        only: names of the files that are opened and whose checksums are checked; all files of the folder by default
 
-    Raises an error of the type that names a file which is missing, cut short, changed or added.
+    Raises:
+        error_type: at once if there is no manifest. At the end of the block, if a file is missing, cut short, changed or
+            added; this error takes the place of those that reading such a file has raised.
     """
-    names = [
-        name for name in read_digests(folder, error_type) if name.endswith(TENSOR_SUFFIX) and (only is None or name in only)
-    ]
-    files: dict[str, MappedFile] = {}
-    if is_shared(folder):
-        verify_checksums(folder, error_type, only=only)
-        return {name: MappedFile.map(folder / name) for name in names}
-    with suppress(OSError):  # the check names the file that cannot be read
-        present = {path.name for path in folder.iterdir() if path.is_file()}
-        files = {name: MappedFile.copy(folder / name) for name in names if name in present}
-    check_again(folder, error_type, files, only=only)
-    return files
 
+    def __init__(self, folder: Path, error_type: type[DragomanError], *, only: Collection[str] | None = None) -> None:
+        names = {name for name in read_digests(folder, error_type) if only is None or name in only}
+        open_file = MappedFile.map if is_shared(folder) else MappedFile.copy
+        executor = ThreadPoolExecutor(1, "copies")
+        self._files = {name: executor.submit(open_file, folder / name) for name in names if name.endswith(TENSOR_SUFFIX)}
+        executor.shutdown(wait=False)
+        self._others = names - self._files.keys()
+        self._verify = partial(verify_checksums, folder, error_type)
 
-def check_again(
-    folder: Path, error_type: type[DragomanError], files: dict[str, MappedFile], *, only: Collection[str] | None = None
-) -> None:
-    """Check a folder whose files were read meanwhile. Raises an error of the type if one of them has changed.
+    def __getitem__(self, name: str) -> MappedFile:
+        """Return a file. Raise KeyError if the manifest lacks it, and OSError or ValueError if it cannot be read."""
+        return self._files[name].result()
 
-    files: the tensor files of `open_tensor_files`, which are not read again
-    only: names of the files whose content is checked; all by default
-    """
-    if not is_shared(folder):
-        verify_checksums(folder, error_type, checksums={name: file.checksum for name, file in files.items()}, only=only)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._verify(only=self._others)  # before this thread waits for the others
+        checksums = {}
+        for name, file in self._files.items():
+            with suppress(OSError, ValueError):  # the check names the file that cannot be read
+                if (checksum := file.result().checksum) is not None:
+                    checksums[name] = checksum
+        self._verify(only=self._files, checksums=checksums)
