@@ -31,6 +31,9 @@ PAGES = sorted(
 BUILTIN_RECIPES = {path.stem for path in (ROOT / "src" / "dragoman" / "recipes").glob("*.toml")}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 README_MAX_WORDS = 700
+CHINESE_PAGES = [ROOT / "README.zh.md", *(ROOT / "docs").rglob("*-zh.md"), ROOT / "src/dragoman/serving/static/words.js"]
+HALF_WIDTH = re.compile(r"[\u4e00-\u9fff][,;:!?()A-Za-z0-9]|[,;:!?(A-Za-z0-9%][\u4e00-\u9fff]")
+"""Punctuation of Latin text beside a Chinese character, or a missing space between Chinese and Latin."""
 
 
 sys.path.append(str(ROOT / "scripts"))
@@ -283,3 +286,10 @@ def test_architecture_names_existing_files_and_functions() -> None:
 
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= README_MAX_WORDS
+
+
+def test_chinese_text_has_full_width_punctuation() -> None:
+    for page in CHINESE_PAGES:
+        prose = re.sub(r"`[^`\n]*`", "`", BLOCK.sub("", page.read_text(encoding="utf-8")))
+        prose = re.sub(r"!?\[([^]\n]*)\]\([^)]*\)", r"\1", prose)
+        assert [match.group() for match in HALF_WIDTH.finditer(prose)] == [], page.name

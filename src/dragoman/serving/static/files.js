@@ -77,8 +77,8 @@ function showResult(view, job, url) {
   link.download = job.name;
   link.textContent = words("Download {name}", { name: job.name });
   view.progress.replaceWith(link);
-  const doubtful = job.flagged ? words("{count} of them may be wrong", { count: job.flagged }) : "";
-  view.note.textContent = [words("{count} texts", { count: job.total }), doubtful].filter(Boolean).join(", ");
+  const doubtful = job.flagged ? words(", {count} of them may be wrong", { count: job.flagged }) : "";
+  view.note.textContent = words("{count} texts", { count: job.total }) + doubtful;
   if (job.flagged) view.row.append(buildFlaggedList(job.flagged_texts.slice(0, MAX_FLAGGED_SHOWN)));
   announce(words("{name} is ready.", { name: job.name }));
 }

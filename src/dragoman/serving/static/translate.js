@@ -7,12 +7,12 @@ const WARNINGS = {
   truncated: "The translation may be cut.", repetition: "The translation repeated itself.", copied: "The text was copied.",
   short: "The translation may be too short.", too_long: "The sentence is too long for the model.", empty: "The translation is empty.",
   target_language: "The text is in the target language already.",
-  numbers: "A number is missing.", urls: "An address is missing.", emails: "An e-mail address is missing.",
+  numbers: "A number is missing.", urls: "A web address is missing.", emails: "An e-mail address is missing.",
   length: "The length is unusual.", untranslated: "The text was copied.", script: "The translation is in another script.",
   low_score: "The model was not sure.", variables: "A placeholder differs.", printf: "A placeholder differs.", xmltags: "A tag differs.",
-  newlines: "A line break differs.", max_length: "The text is too long.", line_length: "A line is too long.",
-  reading_speed: "The subtitle is too fast to read.", unwritable: "The format cannot hold the text.",
-  endpunc: "The end of the sentence may be missing.", terminology: "A term of the glossary is missing.",
+  newlines: "A line break differs.", max_length: "The translation is longer than the file allows.",
+  line_length: "The subtitle has too many or too long lines.", reading_speed: "The subtitle is too fast to read.",
+  unwritable: "The format cannot hold the text.", endpunc: "The end of the sentence may be missing.", terminology: "A term of the glossary is missing.",
 };
 const element = (id) => document.getElementById(id);
 const text = element("text"), output = element("output"), source = element("source"), target = element("target"), state = element("state");
@@ -183,8 +183,8 @@ function preview(finished) {
 
 function showTranslation(data) {
   show(data.text, data.segments);
-  const detected = data.confidence === undefined ? "" : `${names[data.source] || data.source} (${Math.round(data.confidence)} %)`;
-  element("detected").textContent = detected;
+  const guess = { name: names[data.source] || data.source, percent: Math.round(data.confidence) };
+  element("detected").textContent = data.confidence === undefined ? "" : words("{name} ({percent} %)", guess);
   output.dataset.source = data.source;
   const doubtful = data.segments.filter(isDoubtful).length;
   say(doubtful ? words("{count} of {total} sentences may be wrong", { count: doubtful, total: data.segments.length }) : "");
