@@ -29,7 +29,7 @@ import dragoman.console.input_windows
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import cleaned_corpus
-from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, SUBCOMMANDS, CommandTable, LazyGroup, cli, main
+from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, SUBCOMMANDS, LazyGroup, cli, main
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_setting, parse_toml, read_recipe, update_section
 from dragoman.config.card_config import CardConfig
 from dragoman.console.input_windows import is_live_input, read_windows
@@ -168,7 +168,7 @@ def check_example(example: str) -> None:
     """Check the command and its options, the recipe with its settings, and the run folder of a recipe."""
     name, *words = shlex.split(example)
     command = LazyGroup().get_command(click.Context(cli), name)
-    if isinstance(command, CommandTable):
+    if isinstance(command, click.Group):
         name, *words = words
         command = command.get_command(click.Context(cli), name)
     assert command is not None

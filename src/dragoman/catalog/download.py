@@ -6,6 +6,7 @@ import hashlib
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError
@@ -40,6 +41,8 @@ def read_document(url: str) -> bytes:
 def download_file(file: RemoteFile, folder: Path, on_bytes: Callable[[int], None]) -> None:
     """Write a file into a folder, unpacked if its address ends in .gz.
 
+    If the index states the size, the bytes that the folder already has are kept, and only the others are fetched.
+
     on_bytes: takes the number of bytes that have arrived since its last call
 
     Raises:
@@ -47,23 +50,29 @@ def download_file(file: RemoteFile, folder: Path, on_bytes: Callable[[int], None
         DataError: it is too large or damaged, or has another SHA-256 than its index states.
         OSError: the folder cannot be written.
     """
-    digest = hashlib.sha256()
-    num_bytes = 0
-    with _naming_failures(file.url):
-        response = _open(file.url)
-    with response, (folder / file.name).open("wb") as output:
-        for chunk in _iter_chunks(file.url, response, on_bytes):
-            num_bytes += len(chunk)
-            if num_bytes > MAX_FILE_BYTES:
-                raise _refuse(file.url, f"sends more than {MAX_FILE_BYTES:,} bytes")
-            digest.update(chunk)
-            output.write(chunk)
-    if file.sha256 is not None and digest.hexdigest() != file.sha256:
-        raise _refuse(file.url, "sends another file than its index states, by its SHA-256")
+    path = folder / file.name
+    num_bytes = path.stat().st_size if file.num_bytes is not None and path.exists() else 0
+    if file.num_bytes is None or num_bytes < file.num_bytes:
+        with _naming_failures(file.url):
+            response = _open(file.url, num_bytes)
+        with response, path.open("ab" if response.status == HTTPStatus.PARTIAL_CONTENT else "wb") as output:
+            num_bytes = output.tell()
+            on_bytes(num_bytes)
+            for chunk in _iter_chunks(file.url, response, on_bytes):
+                num_bytes += len(chunk)
+                if num_bytes > MAX_FILE_BYTES:
+                    raise _refuse(file.url, f"sends more than {MAX_FILE_BYTES:,} bytes")
+                output.write(chunk)
+    if file.sha256 is not None:
+        with path.open("rb") as stream:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != file.sha256:
+                raise _refuse(file.url, "sends another file than its index states, by its SHA-256")
 
 
-def _open(url: str) -> HTTPResponse:
-    response: HTTPResponse = urlopen(Request(url, headers={"User-Agent": f"dragoman/{__version__}"}), timeout=TIMEOUT_SECONDS)
+def _open(url: str, start: int = 0) -> HTTPResponse:
+    """Open an address, if the server can do it from byte `start` on."""
+    headers = {"User-Agent": f"dragoman/{__version__}"} | ({"Range": f"bytes={start}-"} if start else {})
+    response: HTTPResponse = urlopen(Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
     return response
 
 

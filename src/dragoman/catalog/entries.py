@@ -1,4 +1,4 @@
-"""A published model, and the files that it consists of."""
+"""A published model, and files on a server."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ RUNTIME_BYTES = 60 * 2**20
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """File of a model on a server.
+    """File of a model or a corpus on a server.
 
     url: address, http or https; a name that ends in .gz is unpacked
     name: name under which it is stored
     sha256: of the unpacked file, in hexadecimal digits; None if the index states none
+    num_bytes: size of a file that is not unpacked, of which a part can be fetched; None if the index states none
     """
 
     url: str
     name: str
     sha256: str | None = None
+    num_bytes: int | None = None
 
 
 @dataclass(frozen=True)

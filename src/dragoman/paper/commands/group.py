@@ -24,6 +24,7 @@ from dragoman.paper.commands.ablations import ablations
 from dragoman.paper.commands.claims import claims
 from dragoman.paper.commands.demo import demo
 from dragoman.paper.commands.demonstrations import example, positions, scaling
+from dragoman.paper.commands.fetch import fetch
 from dragoman.paper.commands.table2 import table2
 from dragoman.paper.commands.table3 import table3
 from dragoman.paper.commands.table4 import table4
@@ -43,7 +44,7 @@ def paper() -> None:
     """
 
 
-for _command in (table2, table3, table4, ablations, scaling, positions, example, claims, demo):
+for _command in (table2, table3, table4, ablations, scaling, positions, example, claims, demo, fetch):
     paper.add_command(_command)
 
 
