@@ -177,7 +177,7 @@ def test_fetched_files_can_be_prepared_without_hand_work(server: Path, recipe: s
     ]
     assert len(test_pairs) == 30
     assert len(list(read_pairs(data.train, folder))) == 30 * len(data.train.source or [])
-    settings = [f"data.root={folder}", f"run={tmp_path / 'run'}", "tokenizer.vocab_size=400"]
+    settings = [f"data.root={folder}", f"run={tmp_path / 'run'}", "tokenizer.vocab_size=330"]
     assert CliRunner().invoke(cli, ["prepare", recipe, *settings], catch_exceptions=False).exit_code == 0
 
 

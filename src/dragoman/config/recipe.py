@@ -363,7 +363,7 @@ class Recipe(RecipeSection):
         for is_invalid, message in (
             (tokenizer.joint, "tokenizer.joint = true: a parser's target is a list of labels; set joint = false"),
             (
-                tokenizer.model_type not in ("bpe", "unigram", "word"),
+                tokenizer.model_type not in ("bpe", "unigram", "word-piece", "word"),
                 f"tokenizer.model_type = {tokenizer.model_type!r}: a parser needs pieces that start a word; set bpe, unigram "
                 "or word",
             ),

@@ -26,9 +26,9 @@ Normalization = Literal["nfkc", "nfc", "identity"]
 class TokenizerConfig(RecipeSection):
     """Tokenizer: a SentencePiece model or a list of tokens for both languages, or one for each."""
 
-    model_type: Literal["bpe", "unigram", "word", "char", "byte", "subword-nmt", "byte-level-bpe"] = "bpe"
-    """`bpe` and `unigram` are SentencePiece models; `word`, `char` and `byte` are levels; `subword-nmt` applies codes of
-    subword-nmt or fastBPE, or reads their pieces (`foo@@ bar`); bundles of BART have `byte-level-bpe`."""
+    model_type: Literal["bpe", "unigram", "word-piece", "word", "char", "byte", "subword-nmt", "byte-level-bpe"] = "bpe"
+    """`bpe`, `unigram` and `word-piece` are SentencePiece models; `word`, `char` and `byte` are levels; `subword-nmt` applies
+    codes of subword-nmt or fastBPE, or reads their pieces (`foo@@ bar`); bundles of BART have `byte-level-bpe`."""
     joint: bool = True
     """Whether both languages share one model and vocabulary."""
     vocab_size: VocabSize = 32_000
@@ -89,7 +89,7 @@ class TokenizerConfig(RecipeSection):
     @property
     def is_sentencepiece(self) -> bool:
         """Return whether the tokenizer is a SentencePiece model."""
-        return self.model_type in ("bpe", "unigram")
+        return self.model_type in ("bpe", "unigram", "word-piece")
 
     @property
     def files(self) -> list[str]:
@@ -141,7 +141,7 @@ class TokenizerConfig(RecipeSection):
                 self.prepend_bos and self.language_token is not None,
                 "prepend_bos is for models without language tokens; drop it",
             ),
-            (self.split_digits and not self.is_sentencepiece, "split_digits is for bpe and unigram; drop it"),
+            (self.split_digits and model_type not in ("bpe", "unigram"), "split_digits is for bpe and unigram; drop it"),
             (
                 self.lowercase and any(token != token.lower() for token in self.extra_tokens),
                 "extra_tokens has capital letters, but lowercase = true; write it in small letters",

@@ -16,6 +16,7 @@ LANGUAGES = ["en", "de"]
 MODEL_TYPES: dict[str, dict[str, Any]] = {
     "bpe": {"vocab_size": 320},
     "unigram": {"vocab_size": 285},
+    "word-piece": {"vocab_size": 295},
     "word": {"vocab_size": 40, "byte_fallback": False},
     "char": {"vocab_size": 320},
     "byte": {"vocab_size": 260},
@@ -50,7 +51,7 @@ def test_text_never_becomes_a_reserved_token(subtests: pytest.Subtests) -> None:
                 assert not set(ids) & set(vocabulary.reserved_ids)
                 if model_type != "word":
                     assert vocabulary.decode(ids) == text
-            if model_type in ("bpe", "unigram"):
+            if model_type in ("bpe", "unigram", "word-piece"):
                 sampled = [vocabulary.sample_encode(TEXTS[0], alpha=0.5, seed=seed) for seed in range(20)]
                 assert not set().union(*sampled) & set(vocabulary.reserved_ids)
 

@@ -395,11 +395,16 @@ def train_one_side(
     """Train the tokenizer of one side; the source stands for both sides of a joint tokenizer.
 
     Raises:
-        DataError, RecipeError: see `train_sentencepiece`, `build_token_list` and `add_reserved_tokens`.
+        DataError, RecipeError: see `train_sentencepiece`, `train_word_pieces`, `build_token_list` and `add_reserved_tokens`.
     """
     key, vocab_size = "tokenizer.vocab_size", config.vocab_size
     if side == "target" and config.target_vocab_size is not None:
         key, vocab_size = "tokenizer.target_vocab_size", config.target_vocab_size
+    if config.model_type == "word-piece":
+        from dragoman.data.tokenization.word_pieces import train_word_pieces
+
+        pieces = train_word_pieces(texts, config, normalization=normalization, vocab_size=vocab_size, key=key)
+        return add_reserved_tokens(pieces, config, languages)
     if config.is_sentencepiece:
         model = train_sentencepiece(
             texts, config, normalization=normalization, vocab_size=vocab_size, seed=seed, key=key, notify=notify
