@@ -14,7 +14,7 @@ from dragoman.config import ModelConfig
 from dragoman.inference.backends.compiled.cpu_features import get_instruction_set
 from dragoman.inference.backends.compiled.kernels.structs import MIN_SCALE, HeadLayout
 from dragoman.inference.backends.compiled.pack import compute_head_layout
-from dragoman.model.attention import Attention
+from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.transformer import Transformer
 
 D_FF = (80, 77)
@@ -74,7 +74,22 @@ def quantize(model: Transformer, config: ModelConfig) -> Transformer:
             head_layout = compute_head_layout(config, "int8")
             reorder = partial(interleave_inputs, head_layout=head_layout, num_heads=module.num_heads)
             cast(Any, module.output).matmul = partial(int8_matmul, reorder=reorder)
+    if config.position_encoding == "rotary":
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            round_turned_keys(cast(Any, layer).attention)
     return model
+
+
+def round_turned_keys(attention: Any) -> None:
+    """Round the keys of a self-attention to 16 bits after their rotation, as a cache holds them, and not before."""
+    project_qkv = attention.project_qkv
+    attention.key.matmul = int8_matmul
+
+    def project_and_round(x_BTD: Tensor, rotation_TK: Tensor) -> tuple[Tensor, KeyValue]:
+        query_BHTK, (key_BHTK, value_BHTU) = project_qkv(x_BTD, rotation_TK)
+        return query_BHTK, KeyValue(key_BHTK.half().float(), value_BHTU)
+
+    attention.project_qkv = project_and_round
 
 
 def interleave_inputs(weight: Tensor, head_layout: HeadLayout, num_heads: int) -> Tensor:

@@ -63,6 +63,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "T5": {**T5_KEYS, "norm": "pre"},
     "T5 v1.1": {**T5_KEYS, "norm": "pre", "activation": "geglu", "tie_embeddings": "inputs"},
     "SwiGLU with biases": {**T5_KEYS, "activation": "swiglu", "feed_forward_bias": True, "attention_window": 3},
+    "rotary": {"position_encoding": "rotary"},
+    "rotary, grouped heads": {"position_encoding": "rotary", "num_heads": 4, "num_key_value_heads": 2, "d_k": 6, "d_v": 5},
     "one layer a stack": {"encoder_layers": 1, "decoder_layers": 1},
     "parser": {"pointer": True},
     "parser without a pointer": {"pointer": False},
@@ -120,7 +122,7 @@ def test_forward_equals_pytorch(subtests: pytest.Subtests) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("switch", ["paper", "window", "window of one"])
+@pytest.mark.parametrize("switch", ["paper", "window", "window of one", "rotary"])
 def test_long_sentences_are_computed_in_blocks(switch: str) -> None:
     rng = np.random.default_rng(2)
     source, inputs = rng.integers(4, VOCABULARY, (2, 170)), rng.integers(4, VOCABULARY, (2, 190))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dragoman.activations import ACTIVATIONS, FloatArray, relu, sigmoid
 from dragoman.model_frontends import Frontend, build_frontend, embed_tokens
 from dragoman.model_weights import ModelWeights, Stack, repeat_heads
+from dragoman.positions import rotate
 
 IdArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -107,9 +108,12 @@ class NumpyTransformer:
         x_BSD = self._add_positions(self.frontend.embed(source), "encoder")
         num_positions = x_BSD.shape[1]
         mask, bias_HSS = self._build_source_mask(source, num_positions), self._build_relative_bias("encoder", num_positions)
+        rotation_SK = self.weights.compute_rotations(num_positions)
         for index in range(self.weights.config.encoder_layers):
             layer = f"encoder.layers.{index}"
-            x_BSD = self._add_and_norm(x_BSD, f"{layer}.attention", lambda y, name: self._attend(y, y, mask, name, bias_HSS))
+            x_BSD = self._add_and_norm(
+                x_BSD, f"{layer}.attention", lambda y, name: self._attend(y, y, mask, name, bias_HSS, rotation_SK)
+            )
             x_BSD = self._add_and_norm(x_BSD, f"{layer}.feed_forward", self._feed_forward)
         return self._final_norm(x_BSD, "encoder")
 
@@ -127,12 +131,13 @@ class NumpyTransformer:
         """
         mask, memory_mask = self._build_target_mask(inputs_BT.shape[1]), self._build_padding_mask(source)
         bias_HTT = self._build_relative_bias("decoder", inputs_BT.shape[1])
+        rotation_TK = self.weights.compute_rotations(inputs_BT.shape[1])
         x_BTD = self._add_positions(embed_tokens(self.weights, "decoder", inputs_BT), "decoder")
         if self.weights.config.pointer and self.weights.word_id is not None:
             x_BTD += self._point_to_words(inputs_BT, memory_BSD, source)
         for index in range(self.weights.config.decoder_layers):
             layer = f"decoder.layers.{index}"
-            attend: Sublayer = lambda y, name: self._attend(y, y, mask, name, bias_HTT)  # noqa: E731
+            attend: Sublayer = lambda y, name: self._attend(y, y, mask, name, bias_HTT, rotation_TK)  # noqa: E731
             first = self._run_ssru if self.weights.config.has_ssru else attend
             x_BTD = self._add_and_norm(x_BTD, f"{layer}.attention", first)
             x_BTD = self._add_and_norm(
@@ -198,12 +203,14 @@ class NumpyTransformer:
         mask: Mask | None,
         name: str,
         bias_HTS: FloatArray | None = None,
+        rotation_TK: FloatArray | None = None,
         *,
         record: list[FloatArray] | None = None,
     ) -> FloatArray:
         """Return MultiHead(Q, K, V) = Concat(head₁, …, head_h)·W^O (section 3.2.2). → (B, T, D)
 
         bias_HTS: bias of relative positions
+        rotation_TK: sines and cosines of rotary positions
         record: receives the attention weights
         """
         query_BHTK = self._split_heads(self._linear(x_BTD, f"{name}.query"))
@@ -211,6 +218,8 @@ class NumpyTransformer:
             self._split_heads(repeat_heads(self._linear(memory_BSD, f"{name}.{part}"), self.weights.config, axis=2))
             for part in ("key", "value")
         )
+        if rotation_TK is not None:
+            query_BHTK, key_BHSK = rotate(query_BHTK, rotation_TK), rotate(key_BHSK, rotation_TK)
         batch, heads, length = query_BHTK.shape[:3]
         heads_BTHU = np.empty((batch, length, heads, value_BHSU.shape[-1]), dtype=np.float32)
         weights_BHTS = None if record is None else np.empty((batch, heads, length, key_BHSK.shape[2]), dtype=np.float32)

@@ -18,7 +18,7 @@ from dragoman.config import ModelConfig
 from dragoman.errors import BundleError
 from dragoman.io.int8_tensors import DequantizedArrays, dequantize_matrices
 from dragoman.io.safetensors import is_floating_point
-from dragoman.positions import SINUSOIDS, relative_position_buckets
+from dragoman.positions import SINUSOIDS, halved_sinusoids, relative_position_buckets
 
 Stack = Literal["encoder", "decoder"]
 Shape = tuple[int, ...]
@@ -131,7 +131,7 @@ class ModelWeights:
                     f"position {start + length}: the model has {len(table_PD)} learned positions; shorten the sentence"
                 )
             return table_PD[start : start + length] * np.float32(math.sqrt(config.d_model))
-        if config.position_encoding == "relative":
+        if config.position_encoding in ("relative", "rotary"):
             return np.zeros((length, config.d_model), np.float32)
         first = config.position_offset + start
         return SINUSOIDS[config.position_encoding](first + length, config.d_model)[first:]
@@ -149,6 +149,13 @@ class ModelWeights:
             bidirectional=stack == "encoder",
         )
         return self.arrays[f"{stack}.relative_positions.weight"][buckets]
+
+    def compute_rotations(self, length: int) -> NDArray[np.float32] | None:
+        """Return [sin …, cos …] of the angles of rotary positions, or None for other positions. → (length, K)
+
+        Pair i of a head turns by p / 10000^(2i / K) at position p.
+        """
+        return halved_sinusoids(length, self.config.key_width) if self.config.position_encoding == "rotary" else None
 
     @property
     def max_positions(self) -> int | None:

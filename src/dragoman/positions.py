@@ -1,4 +1,4 @@
-"""Sinusoids (section 3.5) in the orders of the paper, of its code and of MarianMT, and the relative positions of T5."""
+"""Sinusoids (section 3.5) in the orders of the paper, of its code and of MarianMT, and relative and rotary positions."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ SINUSOIDS: dict[str, Callable[[int, int], NDArray[np.float32]]] = {
     "halves": halved_sinusoids,
 }
 """Functions (number of positions, d_model) → table of sinusoids, by their name in the recipe."""
+
+
+def rotate(x_BHTK: NDArray[np.float32], rotation_TK: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return queries or keys turned by rotary positions, in NumPy; see `dragoman.model.rotary_positions.rotate`."""
+    sin_TX, cos_TX = np.split(rotation_TK, 2, axis=-1)
+    first_BHTX, second_BHTX = np.split(x_BHTK, 2, axis=-1)
+    return np.concatenate([first_BHTX * cos_TX - second_BHTX * sin_TX, second_BHTX * cos_TX + first_BHTX * sin_TX], axis=-1)
 
 
 def relative_position_buckets(

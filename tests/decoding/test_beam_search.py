@@ -278,6 +278,7 @@ MODEL_CHANGES: list[dict[str, Any]] = [
     {"position_encoding": "concatenated", "d_k": 5, "d_v": 3},
     {"decoder_autoregression": "ssru"},
     {"position_encoding": "relative", "norm_type": "rms", "activation": "swiglu", "tie_embeddings": "inputs"},
+    {"position_encoding": "rotary", "attention_window": 2},
 ]
 
 

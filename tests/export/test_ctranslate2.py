@@ -294,6 +294,7 @@ def test_notes_name_differences_of_the_search() -> None:
     [
         ({"attention_window": 3}, "model.attention_window = 3"),
         ({"decoder_autoregression": "ssru"}, "model.decoder_autoregression = 'ssru'"),
+        ({"position_encoding": "rotary"}, "model.position_encoding = 'rotary'"),
         ({"position_encoding": "relative", "target_space_embedding": True}, "model.target_space_embedding = True"),
     ],
 )

@@ -196,6 +196,7 @@ def test_unsupported_feature_is_named(
         ({"attention_window": 3}, "model.attention_window = 3"),
         ({"decoder_autoregression": "ssru"}, "model.decoder_autoregression = 'ssru'"),
         ({"norm_type": "rms"}, "model.norm_type = 'rms'"),
+        ({"position_encoding": "rotary"}, "model.position_encoding = 'rotary'"),
         ({"activation": "swiglu"}, "model.activation = 'swiglu'"),
         ({"feed_forward_bias": False}, "model.feed_forward_bias = False"),
     ]

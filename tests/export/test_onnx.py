@@ -44,6 +44,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "learned student": ("modern", {"decoder_autoregression": "ssru", "position_encoding": "learned", "max_positions": 40}),
     "T5": ("modern", T5 | {"activation": "geglu", "tie_embeddings": "inputs"}),
     "relative, swiglu": ("paper", {"norm_type": "rms", "position_encoding": "relative", "activation": "swiglu"}),
+    "rotary": ("modern", {"position_encoding": "rotary", "num_heads": 4, "num_key_value_heads": 2, "d_k": 6}),
     "untied": ("paper", {"tie_embeddings": "none", "scale_embeddings": False, "position_offset": 2}),
 }
 

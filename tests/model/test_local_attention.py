@@ -101,9 +101,10 @@ def test_reordered_hypotheses_keep_their_window(changes: dict[str, Any]) -> None
 
 
 @torch.no_grad()
-def test_static_steps_support_windows() -> None:
+@pytest.mark.parametrize("changes", [{}, ROTARY])
+def test_static_steps_support_windows(changes: dict[str, Any]) -> None:
     source, inputs = sentences(LENGTH + 5, 30), sentences(24, 24)
-    model = make_model().eval()
+    model = make_model(**changes).eval()
     expected = model(source, inputs)
     static_model = StaticTransformer(model)
     state: Any = static_model.start(source)

@@ -43,6 +43,7 @@ MODEL_KEYS: list[dict[str, Any]] = [
     {"activation": "geglu", "position_encoding": "relative", "feed_forward_bias": False},
     {"norm_type": "rms"},
     {"num_heads": 4, "num_key_value_heads": 2},
+    {"position_encoding": "rotary", "attention_window": 2},
 ]
 
 

@@ -210,8 +210,7 @@ class ModelConfig(ExtensibleSection):
     def find_unusual_layers(self) -> list[str]:
         """Return the keys that change the layers of the Transformer, with their values, such as "model.residual = False"."""
         changes = {name: value for extension in self.extensions for name, value in extension.get_changes().items()}
-        if self.position_encoding in ("rotary", "none"):
-            changes["position_encoding"] = self.position_encoding
+        changes |= {"position_encoding": "none"} if self.position_encoding == "none" else {}
         return [f"model.{name} = {value!r}" for name, value in changes.items()]
 
     @property

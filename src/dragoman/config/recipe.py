@@ -256,8 +256,7 @@ class Recipe(RecipeSection):
 
     @model_validator
     def _check_layers(self) -> None:
-        unusual = [layer for layer in self.model.find_unusual_layers() if "rotary" not in layer]
-        if (later := self.model.find_later_layers()) and unusual:
+        if (later := self.model.find_later_layers()) and (unusual := self.model.find_unusual_layers()):
             key, value = next(iter(later.items()))
             raise ValueError(f"model.{key} = {value!r} is for the layers of the Transformer; drop it, or {unusual[0]}")
         for option in ("coverage_penalty", "replace_unknowns"):

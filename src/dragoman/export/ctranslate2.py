@@ -210,6 +210,8 @@ def _release_after(to_bytes: Callable[[], bytes], release: Callable[[], None]) -
 def check_exportable(config: ModelConfig) -> None:
     """Raise BundleError for a model that CTranslate2 cannot express."""
     check_layers(config, "CTranslate2", later_keys=LATER_KEYS)
+    if config.position_encoding == "rotary":
+        raise unsupported("model.position_encoding = 'rotary'", "CTranslate2 has no such translator; export to onnx")
     if config.position_encoding == "relative" and config.target_space_embedding:
         raise unsupported(
             "model.target_space_embedding = True", "CTranslate2 adds it to positions, which are relative here; export to onnx"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ MASKED_SCORE = -1e9
 """Attention score of a masked position: its weight is exactly 0 in float32."""
 FLOAT_TYPE = 1
 """Number of float32 in ONNX."""
+Rotation = tuple[str, str]
+"""Sines and cosines (T, K/2) of rotary positions."""
 
 
 @dataclass(frozen=True)
@@ -132,17 +135,29 @@ class GraphBuilder:
         heads = self.add("Reshape", x, self.integers(0, 0, self.config.num_heads, -1))
         return self.add("Transpose", heads, perm=[0, 2, 1, 3])
 
-    def project_kv(self, x: str, name: str) -> tuple[str, str]:
-        """Return keys (B, H, S, K) and values (B, H, S, U)."""
-        return self.split_heads(self.linear(x, f"{name}.key")), self.split_heads(self.linear(x, f"{name}.value"))
+    def project_kv(self, x: str, name: str, rotation: Rotation | None = None) -> tuple[str, str]:
+        """Return keys (B, H, S, K) and values (B, H, S, U). rotation: turns the keys"""
+        key, value = (self.split_heads(self.linear(x, f"{name}.{part}")) for part in ("key", "value"))
+        return self.rotate(key, rotation), value
 
-    def attend(self, x: str, key: str, value: str, name: str, *, mask: str | None = None, bias: str | None = None) -> str:
+    def attend(
+        self,
+        x: str,
+        key: str,
+        value: str,
+        name: str,
+        *,
+        mask: str | None = None,
+        bias: str | None = None,
+        rotation: Rotation | None = None,
+    ) -> str:
         """Return the attention of x to keys and values (equation 1). → (B, T, D)
 
         mask: true for positions to attend to
         bias: numbers that the scores add, as for relative positions
+        rotation: turns the queries, for rotary positions
         """
-        query = self.split_heads(self.linear(x, f"{name}.query"))
+        query = self.rotate(self.split_heads(self.linear(x, f"{name}.query")), rotation)
         query = self.add("Mul", query, self.number(self.config.key_width**-0.5))
         scores = self.add("MatMul", query, self.add("Transpose", key, perm=[0, 1, 3, 2]))
         if bias is not None:
@@ -222,6 +237,28 @@ class GraphBuilder:
         table = self.array(f"{stack}.relative_bias", bias_DH)
         bias_HTS = self.add("Transpose", self.add("Gather", table, rows), perm=[2, 0, 1])
         return self.add("Unsqueeze", bias_HTS, self.integers(0))
+
+    def rotation(self, queries: str, num_positions: int) -> Rotation | None:
+        """Return the sines and cosines of some positions (T,), or None without rotary positions.
+
+        num_positions: rows of the table of positions
+        """
+        if (rotation_PK := self.weights.compute_rotations(num_positions)) is None:
+            return None
+        sines_PX, cosines_PX = (np.ascontiguousarray(half_PX) for half_PX in np.split(rotation_PK, 2, axis=1))
+        gather = partial(self.add, "Gather")
+        return gather(self.array("sines", sines_PX), queries), gather(self.array("cosines", cosines_PX), queries)
+
+    def rotate(self, x: str, rotation: Rotation | None) -> str:
+        """Return queries or keys (B, H, T, K) turned by rotary positions, or unchanged without a rotation."""
+        if rotation is None:
+            return x
+        sines, cosines = rotation
+        last, half, end = (self.integers(number) for number in (-1, self.config.key_width // 2, self.config.key_width))
+        first, second = self.add("Slice", x, self.integers(0), half, last), self.add("Slice", x, half, end, last)
+        left = self.add("Sub", self.add("Mul", first, cosines), self.add("Mul", second, sines))
+        right = self.add("Add", self.add("Mul", second, cosines), self.add("Mul", first, sines))
+        return self.add("Concat", left, right, axis=-1)
 
     def stack(self, parts: Sequence[str], output: str) -> str:
         """Return tensors as one with a new first dimension."""

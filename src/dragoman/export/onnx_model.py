@@ -71,12 +71,14 @@ def build_encoder(weights: ModelWeights, num_positions: int, *, is_int8: bool) -
     )
     queries = graph.add("Range", graph.integer(0), graph.add("Squeeze", length), graph.integer(1))
     mask, bias = graph.token_mask("source"), graph.relative_bias("encoder", queries, length)
+    rotation = graph.rotation(queries, num_positions)
     x = graph.embed("source", "encoder", positions)
     for index in range(config.encoder_layers):
         layer = f"encoder.layers.{index}"
         name = f"{layer}.attention"
         y = graph.sublayer_input(x, name)
-        x = graph.add_residual(x, graph.attend(y, *graph.project_kv(y, name), name, mask=mask, bias=bias), name)
+        key, value = graph.project_kv(y, name, rotation)
+        x = graph.add_residual(x, graph.attend(y, key, value, name, mask=mask, bias=bias, rotation=rotation), name)
         x = graph.add_feed_forward(x, layer)
     memory = graph.final_norm(x, "encoder")
     layers = [f"decoder.layers.{index}.cross_attention" for index in range(config.decoder_layers)]
@@ -100,7 +102,7 @@ def build_decoder(weights: ModelWeights, num_positions: int, *, is_int8: bool, s
     after = graph.add("Add", position, graph.integers(1), output="new_position" if config.has_ssru else None)
     positions = graph.add("Gather", _add_positions(graph, "decoder", num_positions), position)
     mask = graph.token_mask("source")
-    bias = graph.relative_bias("decoder", position, after)
+    bias, rotation = graph.relative_bias("decoder", position, after), graph.rotation(position, num_positions)
     x = graph.add("Unsqueeze", graph.embed("tokens", "decoder", positions), graph.integers(1))
     new_state: dict[str, list[str]] = {tensor.name: [] for tensor in state}
     for index in range(config.decoder_layers):
@@ -117,11 +119,11 @@ def build_decoder(weights: ModelWeights, num_positions: int, *, is_int8: bool, s
         else:
             key, value = (
                 graph.add("Concat", pick(tensor.name), new, axis=2)
-                for tensor, new in zip(state, graph.project_kv(y, name), strict=True)
+                for tensor, new in zip(state, graph.project_kv(y, name, rotation), strict=True)
             )
             new_state["self_keys"].append(key)
             new_state["self_values"].append(value)
-            y = graph.attend(y, key, value, name, bias=bias)
+            y = graph.attend(y, key, value, name, bias=bias, rotation=rotation)
         x = graph.add_residual(x, y, name)
         name = f"{layer}.cross_attention"
         y = graph.attend(graph.sublayer_input(x, name), pick("cross_keys"), pick("cross_values"), name, mask=mask)

@@ -91,6 +91,8 @@ class StepBuffers:
             if embedding.target_space_embedding is None
             else positions_TD + embedding.target_space_embedding.detach()
         )
+        rotary = model.decoder.rotary_positions
+        self.rotation_TK = None if rotary is None else rotary(0, capacity).to(device, dtype).clone()
         self.position_T = torch.arange(capacity, device=device)
         self.hypothesis_R = torch.arange(beam_size, dtype=torch.int16, device=device)
         self.visible_bias, self.masked_bias = (torch.tensor(value, device=device, dtype=dtype) for value in (0.0, MASKED_BIAS))

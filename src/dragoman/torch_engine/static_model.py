@@ -56,8 +56,9 @@ def decode_step(model: Transformer, buffers: StepBuffers) -> None:
     scale_BR = (buffers.tokens_BR != embedding.padding_id).to(embedding.weight.dtype) * embedding.scale
     x_BRD = F.embedding(buffers.tokens_BR, embedding.weight) * scale_BR[:, :, None]
     x_BRD = embedding.norm(x_BRD + buffers.positions_TD.index_select(0, buffers.length_1))
+    rotation_1K = None if buffers.rotation_TK is None else buffers.rotation_TK.index_select(0, buffers.length_1)
     for layer, self_kv, cross_kv in zip(decoder.layers, buffers.self_kv, buffers.cross_kv, strict=True):
-        x_BRD, _ = layer(x_BRD, self_kv, cross_kv, bias_B1RW, buffers.memory_bias_B11S)
+        x_BRD, _ = layer(x_BRD, self_kv, cross_kv, bias_B1RW, buffers.memory_bias_B11S, rotation_1K)
     x_ND = decoder.norm(x_BRD).index_select(0, buffers.order_B).flatten(0, 1)
     _matmul_into(x_ND, model.output.t(), buffers.logits_NV)
     if model.output_bias is not None:

@@ -28,7 +28,7 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "attention window": {"attention_window": 2},
     "more than 16 heads": {"num_heads": 17},
     "width that is not a multiple of 16": {"d_ff": 40},
-    "RMSNorm, gates and relative positions, as in T5": {
+    "RMSNorm, gates, relative and rotary positions": {
         "norm_type": "rms",
         "activation": "geglu",
         "position_encoding": "relative",

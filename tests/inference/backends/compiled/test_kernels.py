@@ -61,7 +61,7 @@ from int8_products import D_FF, compute_weight_steps, quantize, sum_lanes
 njit = kernel_compiler.njit
 
 VOCABULARY = 90
-NO_HEADS = HeadLayout(1, 1, 0, 0, has_float32_kv=False)
+NO_HEADS = HeadLayout(1, 1, 0, 0, has_float32_kv=False, rotation_width=0)
 # Steps of a search that outgrows the first room for keys and values.
 STEPS = INITIAL_POSITIONS + 4
 # Rounding of float32 sums in another order over the layers, in units of the last of 24 bits.
@@ -75,6 +75,7 @@ T5_KEYS: dict[str, Any] = {
     "relative_attention_max_distance": 7,
     "scale_embeddings": False,
 }
+ROTARY: dict[str, Any] = {"position_encoding": "rotary"}
 MODEL_KEYS: dict[str, dict[str, Any]] = {
     "paper": {},
     "pre-norm": {"norm": "pre", "attention_bias": True},
@@ -97,6 +98,10 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "T5": {**T5_KEYS, "norm": "pre", "num_heads": 20, "d_k": 3, "d_v": 5, "d_model": 42},
     "T5 v1.1": {**T5_KEYS, "norm": "pre", "activation": "geglu", "tie_embeddings": "inputs"},
     "SwiGLU with biases": {**T5_KEYS, "activation": "swiglu", "feed_forward_bias": True, "attention_window": 3},
+    "rotary": ROTARY,
+    "rotary, halves of half a vector": {**ROTARY, "num_heads": 8, "d_k": 2, "attention_window": 3, "attention_bias": True},
+    "rotary, two groups of heads": {**ROTARY, "num_heads": 20, "num_key_value_heads": 10, "d_k": 6, "d_v": 5, "d_model": 42},
+    "rotary, other vectors": {**ROTARY, "norm": "pre", "embedding_norm": True, "target_space_embedding": True},
 }
 
 
@@ -197,11 +202,13 @@ def max_differences(left: list[dict[int, Tensor]], right: list[dict[int, Tensor]
     return torch.stack([(step[number] - other_step[number]).abs().max() for step, other_step in pairs for number in step])
 
 
-@pytest.mark.parametrize("precision", ["int8", "float32"])
-@pytest.mark.parametrize("width", [1, 4])
-def test_batch_does_not_change_sentences(width: int, precision: CompiledPrecision) -> None:
+@pytest.mark.parametrize(
+    ("width", "precision", "keys"),
+    [(1, "int8", {}), (4, "int8", {}), (1, "float32", {}), (4, "float32", {}), (4, "int8", ROTARY), (4, "float32", ROTARY)],
+)
+def test_batch_does_not_change_sentences(width: int, precision: CompiledPrecision, keys: dict[str, Any]) -> None:
     """Compare to the last bit: vectors or tiles, encoded together or alone, with leaving sentences, beyond the capacity."""
-    model = compile_transformer(make_model(), precision)
+    model = compile_transformer(make_model(**keys), precision, keys)
     source_BS = make_sources(40, 30)
     assert int((source_BS != PADDING).sum()) > ENCODE_BLOCK_TOKENS
     batched = run_steps(model, source_BS, width, {2: [1, 2], 5: [39]}, 2 * INITIAL_POSITIONS + 16)
@@ -228,11 +235,12 @@ def test_sentences_leave_before_the_first_step() -> None:
     assert np.array_equal(logits_NV, expected_NV)
 
 
-def test_padding_within_a_source_is_skipped() -> None:
-    model = make_model()
+@pytest.mark.parametrize("keys", [{}, ROTARY])
+def test_padding_within_a_source_is_skipped(keys: dict[str, Any]) -> None:
+    model = make_model(**keys)
     source_BS = torch.tensor([[5, PADDING, 7, 9], [PADDING, 8, 3, PADDING]])
-    compiled = run_steps(compile_transformer(model), source_BS, 2, {}, 5)
-    quantized = run_steps(quantize(model, make_config()), source_BS, 2, {}, 5)
+    compiled = run_steps(compile_transformer(model, keys=keys), source_BS, 2, {}, 5)
+    quantized = run_steps(quantize(model, make_config(**keys)), source_BS, 2, {}, 5)
     assert float(max_differences(compiled, quantized).median()) < ROUNDING
 
 

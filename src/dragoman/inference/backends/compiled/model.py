@@ -39,7 +39,14 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 from dragoman.inference.backends.compiled.search import CompiledSearch, DecoderWords
 from dragoman.inference.backends.compiled.state import CompiledState, WorkspaceMemory
 from dragoman.inference.backends.compiled.threads import WorkerThread
-from dragoman.inference.backends.compiled.weights import CompiledPrecision, Matrix, load_matrix, pack_output, round_up
+from dragoman.inference.backends.compiled.weights import (
+    CompiledPrecision,
+    Matrix,
+    load_matrix,
+    pack_output,
+    pad_axis,
+    round_up,
+)
 from dragoman.model_weights import OUTPUT, ModelWeights, Stack
 from dragoman.tasks.inference_model import InferenceModel
 
@@ -374,8 +381,8 @@ class CompiledTransformer:
 class PositionTable:
     """First positions of a stack in the kernels' layout, which grows with the longest sentence."""
 
-    def __init__(self, weights: ModelWeights, stack: Stack) -> None:
-        self.weights, self.stack = weights, stack
+    def __init__(self, weights: ModelWeights, stack: Stack, head_layout: HeadLayout) -> None:
+        self.weights, self.stack, self.head_layout = weights, stack, head_layout
         self._positions_TD = np.empty((0, 0), np.float32)
 
     def get(self, length: int) -> NDArray[np.float32]:
@@ -393,10 +400,17 @@ class PositionTable:
         return positions_TD
 
     def _compute(self, length: int) -> NDArray[np.float32]:
-        """Return the vectors (length, D) of the first positions, with zeros up to whole vectors of the kernels."""
+        """Return the vectors (length, D) of the first positions, with zeros up to whole vectors of the kernels.
+
+        With rotary positions, the sines and cosines of the pairs of all heads of a group are behind each vector.
+        """
         positions_TD, extra_D = self.weights.compute_positions(self.stack, 0, length), self.weights.get_target_space(self.stack)
-        padded_TD = allocate((length, round_up(positions_TD.shape[1])), np.float32, make=np.zeros)
+        layout, width = self.head_layout, round_up(positions_TD.shape[1])
+        padded_TD = allocate((length, width + layout.rotation_width), np.float32, make=np.zeros)
         padded_TD[:, : positions_TD.shape[1]] = positions_TD if extra_D is None else positions_TD + extra_D
+        if (rotation_TK := self.weights.compute_rotations(length)) is not None:
+            halves_T2X = rotation_TK.repeat(layout.num_heads, axis=1).reshape(length, 2, -1)
+            padded_TD[:, width:] = pad_axis(halves_T2X, layout.rotation_width // 2).reshape(length, -1)
         return padded_TD
 
 

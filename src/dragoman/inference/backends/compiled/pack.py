@@ -64,8 +64,8 @@ def compile_model(weights: ModelWeights, precision: CompiledPrecision = "int8") 
     packer = _ModelPacker(weights, precision)
     compiled_model = CompiledTransformer(
         weights=weights,
-        encoder_positions=PositionTable(weights, "encoder"),
-        decoder_positions=PositionTable(weights, "decoder"),
+        encoder_positions=PositionTable(weights, "encoder", packer.head_layout),
+        decoder_positions=PositionTable(weights, "decoder", packer.head_layout),
         frontend=packer.pack_frontend(),
         encoder=packer.pack_layers("encoder", weights.config.encoder_layers),
         decoder_embedding=packer.pack_embedding("decoder"),
@@ -257,8 +257,16 @@ class _ModelPacker(WeightPacker):
         for name, rows in zip(names, projections, strict=True):
             rows = rows if name == "query" else repeat_heads(rows, self.config)
             width = self.head_layout.value_width if name == "value" else self.head_layout.key_width
+            if name != "value" and self.head_layout.rotation_width:
+                rows = self._pad_halves(rows)
             parts.append(self._interleave_heads(rows, width))
         return np.concatenate(parts)
+
+    def _pad_halves(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return rows of queries or keys with zeros behind each half of a head, so that a half of all heads fills vectors."""
+        halves_XKB = rows.reshape(2 * self.config.num_heads, self.config.key_width // 2, *rows.shape[1:])
+        half_width = self.head_layout.rotation_width // (2 * self.head_layout.num_heads)
+        return pad_axis(halves_XKB, half_width, axis=1).reshape(-1, *rows.shape[1:])
 
     def _interleave_heads(self, x: NDArray[Any], width: int, axis: int = 0) -> NDArray[Any]:
         """Return numbers of all heads in the kernels' order, where heads alternate, padded with zeros.
@@ -306,8 +314,13 @@ def compute_head_layout(config: ModelConfig, precision: CompiledPrecision) -> He
     """Return the layout with the heads padded to 1, 2, 4 or 8 or to groups of 16, and their widths to whole vectors."""
     num_groups = -(-config.num_heads // LANES)
     num_heads = LANES if num_groups > 1 else next(count for count in HEAD_COUNTS if count >= config.num_heads)
-    key_width, value_width = (num_groups * round_up(width * num_heads) for width in (config.key_width, config.value_width))
-    return HeadLayout(num_groups, num_heads, key_width, value_width, has_float32_kv=precision == "float32")
+    key_width, value_width = (round_up(width * num_heads) for width in (config.key_width, config.value_width))
+    rotation_width = 0
+    if config.position_encoding == "rotary":
+        key_width = rotation_width = 2 * round_up(config.key_width // 2 * num_heads)
+    return HeadLayout(
+        num_groups, num_heads, num_groups * key_width, num_groups * value_width, precision == "float32", rotation_width
+    )
 
 
 def _pack_pointer(weights: ModelWeights) -> CompiledPointer:

@@ -102,6 +102,23 @@ def write_numbers(source, source_offset, kv, offset, count, has_float32):
 
 
 @kernel
+def rotate(head_layout, positions, position, offset, workspace):
+    """Turn a query at an offset of `projections`, and the key behind it, by the angles of a position.
+
+    The pairs of a group of heads are its first and its second half; see `HeadLayout.rotation_width`.
+    """
+    width = head_layout.rotation_width
+    half, table_offset = width // 2, position * (workspace.width + width) + workspace.width
+    for start in range(offset, offset + 2 * head_layout.key_width, width):
+        for index in range(start, start + half, LANES):
+            sine = load_f32x16(positions, table_offset + index - start)
+            cosine = load_f32x16(positions, table_offset + half + index - start)
+            first, second = load_f32x16(workspace.projections, index), load_f32x16(workspace.projections, index + half)
+            store_f32x16(workspace.projections, index, first * cosine - second * sine)
+            store_f32x16(workspace.projections, index + half, second * cosine + first * sine)
+
+
+@kernel
 def apply_self_attention(head_layout, layers, sentence_start, sentence_end, start, stop, workspace):
     """Attend from rows `start` to `stop` to the rows of their sentence, `sentence_start` to `sentence_end`, in the window."""
     row_stride, window = 2 * head_layout.key_width + head_layout.value_width, layers.window
@@ -129,7 +146,7 @@ def apply_self_attention(head_layout, layers, sentence_start, sentence_end, star
 
 
 @kernel
-def apply_causal_self_attention(head_layout, layers, layer, self_kv, workspace, num_rows, position):
+def apply_causal_self_attention(head_layout, layers, layer, positions, self_kv, workspace, num_rows, position):
     """Attend from each row to its own output so far, in the window, and write its new key and value into the cache."""
     row_stride = 2 * head_layout.key_width + head_layout.value_width
     start, stop = thread_range(num_rows, workspace.group)
@@ -138,6 +155,8 @@ def apply_causal_self_attention(head_layout, layers, layer, self_kv, workspace, 
         slot_row = load_i32(self_kv.slot_rows, row)
         store_i32(self_kv.ancestors, row * self_kv.capacity + position, np.int32(slot_row))
         kv_row = (layer * self_kv.num_rows + slot_row) * self_kv.capacity + position
+        if head_layout.rotation_width:
+            rotate(head_layout, positions, position, row * row_stride, workspace)
         write_kv(head_layout, row * row_stride + head_layout.key_width, self_kv.keys, self_kv.values, kv_row, workspace)
     for row in range(start, stop):
         first = max(np.int64(0), position - layers.window)
@@ -192,21 +211,21 @@ def load_vector(embedding_table, token, offset):
 
 
 @kernel
-def embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace):
+def embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, rotation_width, workspace):
     """Write the scaled vectors of tokens (N,) plus their positions into x, normalized if the table has a norm."""
-    width, table_width = workspace.width, embedding_table.width
+    width, table_width, stride = workspace.width, embedding_table.width, workspace.width + rotation_width
     full_width = table_width // LANES * LANES
     for row in range(num_rows):
         token, position = load_i64(tokens, row), load_i64(position_ids, row)
         scale = splat(load_f32(embedding_table.scale, token))
         for offset in range(0, full_width, LANES):
             vector = load_vector(embedding_table, token, offset)
-            store_f32x16(workspace.x, row * width + offset, vector * scale + load_f32x16(positions, position * width + offset))
+            store_f32x16(workspace.x, row * width + offset, vector * scale + load_f32x16(positions, position * stride + offset))
         if full_width < table_width:
             index, count = token * table_width + full_width, table_width - full_width
             vector = load_partial(count, embedding_table.vectors, index, splat(0.0))
             store_f32x16(
-                workspace.x, row * width + full_width, vector * scale + load_f32x16(positions, position * width + full_width)
+                workspace.x, row * width + full_width, vector * scale + load_f32x16(positions, position * stride + full_width)
             )
     if embedding_table.norm.is_present:
         layer_norm(workspace.x, workspace.x, num_rows, width, embedding_table.norm, np.int64(0))
@@ -306,10 +325,19 @@ def write_cross_kv(head_layout, layer, cross_kv, sentence, sentence_start, start
 
 
 @kernel
-def attend_within_sentences(head_layout, layers, layer, sentence_starts, num_sentences, num_rows, workspace):
-    """Compute the self-attention of a layer in which each row attends to its whole sentence, or to the window around it."""
+def attend_within_sentences(head_layout, layers, layer, positions, sentence_starts, num_sentences, num_rows, workspace):
+    """Compute the self-attention of a layer in which each row attends to its whole sentence, or to the window around it.
+
+    positions: addresses of the table of positions and of the rows' positions in it
+    """
     project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
     first_row, end_row = thread_range(num_rows, workspace.group)
+    if head_layout.rotation_width:
+        row_stride, (table, position_ids) = 2 * head_layout.key_width + head_layout.value_width, positions
+        for row in range(first_row, end_row):
+            position = load_i64(position_ids, row)
+            rotate(head_layout, table, position, row * row_stride, workspace)
+        barrier(workspace.group)
     for index in range(num_sentences):
         sentence_start, sentence_end = load_i64(sentence_starts, index), load_i64(sentence_starts, index + 1)
         if max(sentence_start, first_row) < min(sentence_end, end_row):
@@ -340,10 +368,21 @@ def encode(batch, weights, cross_kv, workspace):
     """Encode some sentences, and write their keys and values for every decoder layer into `cross_kv`."""
     configure_amx(workspace)
     num_rows, layers, head_layout = batch.num_rows, weights.layers, weights.head_layout
-    embed_tokens(batch.token_ids, batch.position_ids, num_rows, weights.embedding_table, weights.positions, workspace)
+    positions = weights.positions, batch.position_ids
+    embed_tokens(
+        batch.token_ids,
+        batch.position_ids,
+        num_rows,
+        weights.embedding_table,
+        weights.positions,
+        head_layout.rotation_width,
+        workspace,
+    )
     first_row, end_row = thread_range(num_rows, workspace.group)
     for layer in range(layers.num_layers):
-        attend_within_sentences(head_layout, layers, layer, batch.sentence_starts, batch.num_sentences, num_rows, workspace)
+        attend_within_sentences(
+            head_layout, layers, layer, positions, batch.sentence_starts, batch.num_sentences, num_rows, workspace
+        )
         apply_feed_forward(layers, layer, num_rows, workspace)
     if layers.final_norm.is_present:
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
@@ -395,7 +434,9 @@ def run_decoder(token_ids, position_ids, added, num_rows, position, decoder, cro
     added: (N, D), vectors that are added to the embeddings, or 0
     """
     layers, head_layout = decoder.layers, decoder.head_layout
-    embed_tokens(token_ids, position_ids, num_rows, decoder.embedding_table, decoder.positions, workspace)
+    embed_tokens(
+        token_ids, position_ids, num_rows, decoder.embedding_table, decoder.positions, head_layout.rotation_width, workspace
+    )
     if added:
         add_vectors(workspace.x, added, num_rows * workspace.width)
     for layer in range(layers.num_layers):
@@ -404,7 +445,7 @@ def run_decoder(token_ids, position_ids, added, num_rows, position, decoder, cro
             apply_ssru(layer, self_kv, workspace, num_rows, position)
             finish_residual(layers.norms[0], layers.pre_norm, layer, num_rows, workspace)
         else:
-            apply_causal_self_attention(head_layout, layers, layer, self_kv, workspace, num_rows, position)
+            apply_causal_self_attention(head_layout, layers, layer, decoder.positions, self_kv, workspace, num_rows, position)
             add_residual(
                 workspace.attention_output,
                 head_layout.value_width,
@@ -453,9 +494,12 @@ def predict_frames(batch, upsampling, decoder, cross_kv, workspace, row_buffers,
     """
     configure_amx(workspace)
     layers, head_layout, num_rows = decoder.layers, decoder.head_layout, batch.num_rows
+    positions = decoder.positions, batch.position_ids
     upsample(batch, upsampling, decoder.positions, decoder.embedding_table.norm, workspace)
     for layer in range(layers.num_layers):
-        attend_within_sentences(head_layout, layers, layer, batch.sentence_starts, batch.num_sentences, num_rows, workspace)
+        attend_within_sentences(
+            head_layout, layers, layer, positions, batch.sentence_starts, batch.num_sentences, num_rows, workspace
+        )
         finish_decoder_layer(layer, decoder, cross_kv, batch.row_sentence_ids, np.int64(1), num_rows, workspace)
     if layers.final_norm.is_present:
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))

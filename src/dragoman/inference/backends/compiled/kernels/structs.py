@@ -177,6 +177,7 @@ class HeadLayout(NamedTuple):
     num_heads: heads of each group (1, 2, 4, 8 or 16), which alternate
     key_width, value_width: K and U of all groups together, which are multiples of 16 in each group
     has_float32_kv: whether caches hold keys and values in 32 bits, else in 16
+    rotation_width: numbers behind each vector of positions: sines and cosines that turn the keys of one group; or 0
     """
 
     num_groups: int
@@ -184,6 +185,7 @@ class HeadLayout(NamedTuple):
     key_width: int
     value_width: int
     has_float32_kv: bool
+    rotation_width: int
 
 
 class EmbeddingTable(NamedTuple):
@@ -270,7 +272,7 @@ class FrameBatch(NamedTuple):
 
 
 class EncoderWeights(NamedTuple):
-    """Weights of the encoder, and of the decoder's projections of its output. positions: (S, D)"""
+    """Weights of the encoder, and of the decoder's projections of its output. positions: (S, D + rotation_width)"""
 
     embedding_table: EmbeddingTable
     positions: Address
@@ -283,7 +285,7 @@ class EncoderWeights(NamedTuple):
 class DecoderWeights(NamedTuple):
     """Weights of the decoder.
 
-    positions: (T, D)
+    positions: (T, D + rotation_width)
     vocabulary_map: (W,), token ids of a restricted output vocabulary, or 0 for the whole vocabulary
     """
 
