@@ -87,6 +87,31 @@ def test_units_of_version_2_are_read() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (
+            '<mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">Two.</mrk>',
+            '<mrk mtype="seg" mid="0"/> <mrk mtype="seg" mid="1"/>',
+        ),
+        ('<g id="1">All of it</g>', '<g id="1"></g>'),
+        ('Line <x id="1"/>', '<x id="1"/>'),
+    ],
+)
+def test_target_of_codes_alone_is_empty(source: str, target: str) -> None:
+    content = f'{HEAD_1}{FILE_1}<trans-unit id="1"><source>{source}</source><target>{target}</target></trans-unit>{END_1}'
+    document = parse_xliff(content.encode())
+    (unit,) = document.units
+    assert (unit.target, unit.state) == ("", "untranslated")
+    written = write_document(document, {"1": UnitTranslation(unit.source)}).decode()
+    assert written == content.replace(f"<target>{target}", f'<target state="translated">{source}')
+
+
+def test_source_of_codes_alone_has_a_translation() -> None:
+    content = f'{HEAD_1}{FILE_1}<trans-unit id="1"><source><x id="1"/></source><target><x id="1"/></target></trans-unit>{END_1}'
+    assert parse_xliff(content.encode()).units[0].state == "translated"
+
+
 def test_target_stands_behind_source_with_state_and_note() -> None:
     document = parse_xliff(XLIFF_1)
     text = "Die <g1><x2/>Datei</g1> öffnen &amp; los"

@@ -233,14 +233,15 @@ def _add_segments(source: XmlSource, file_name: str, units: UnitList, element: X
 def _make_unit(
     source: XmlSource, place: _XliffPlace, *, name: str, state: UnitState, context: str, max_length: int | None = None
 ) -> Unit:
-    """Return the unit of a place. Without a target, or with an empty one, it is untranslated."""
-    present = "" if place.target is None else name_codes(_read(source, place.target), place.text).text
+    """Return the unit of a place. Without a target, or with one of codes alone, it is untranslated."""
+    present = TaggedText("") if place.target is None else name_codes(_read(source, place.target), place.text)
+    text = present.text if present.has_words or not place.text.has_words else ""
     return Unit(
         name,
         place.text.text,
         place.text.markup,
-        target=present,
-        state=state if present or state == "locked" else "untranslated",
+        target=text,
+        state=state if text or state == "locked" else "untranslated",
         context=context,
         max_length=max_length,
         keep_line_breaks=place.source.get_inherited("xml:space") == "preserve",

@@ -82,6 +82,11 @@ class TaggedText:
         """Markup of the text, as a unit states it."""
         return "xml" if self.codes else "none"
 
+    @property
+    def has_words(self) -> bool:
+        """Whether the text has more than codes and white space."""
+        return bool((_SHORT_TAG.sub("", self.text) if self.codes else self.text).strip())
+
     def split(self, translation: str) -> list[Piece]:
         """Return the pieces of a translation, which may have tags of a message with branches in each branch.
 
