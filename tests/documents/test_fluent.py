@@ -234,3 +234,10 @@ def test_too_many_sentences_are_counted() -> None:
         document = add_plural_forms(parse_ftl(f"a = {text} z\nb = Text\n".encode()), parse_ftl, "ar")
         assert document.skipped == ({reason: 1} if number else {})
         assert len(document.units) == (1 if number else 37), "two plurals have 6 * 6 sentences in Arabic"
+
+
+def test_calls_of_terms_and_functions_stay() -> None:
+    calls = '{ -brand(case: "genitive (old)") }', '{ DATE_TIME($d, style: "long (x)") }', "{ NUMBER($n, digits: 2) }"
+    document = parse_ftl(f"a = Open {calls[0]} at {calls[1]} with {calls[2]} files\n".encode())
+    result = translate_document(document, parse_ftl, make_stub(str.upper), DocumentOptions("en", "de"))
+    assert result.content.decode() == f"a = OPEN {calls[0]} AT {calls[1]} WITH {calls[2]} FILES\n"

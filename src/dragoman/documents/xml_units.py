@@ -84,7 +84,7 @@ class TaggedText:
 
     @property
     def has_words(self) -> bool:
-        """Whether the text has more than codes and white space."""
+        """Return whether the text has more than codes and white space."""
         return bool((_SHORT_TAG.sub("", self.text) if self.codes else self.text).strip())
 
     def split(self, translation: str) -> list[Piece]:
