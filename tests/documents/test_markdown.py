@@ -128,6 +128,8 @@ def test_translation_keeps_codes_and_wraps() -> None:
     [
         ("---\ntitle: 'It''s'  # note\ntags: [title]\nother: {title: x}\n---\n", ("'It''s'", "'An \"é\"'")),
         ('{\n  "title": "A \\"b\\"",\n  "other": {"summary": 3}\n}\n', ('"A \\"b\\""', '"An \\"é\\""')),
+        ('+++\ntitle = """\nA\nb"""\n+++\n', ('"""\nA\nb"""', '"An \\"é\\""')),
+        ("+++\ntitle = '''A 'b' c'''\n+++\n", ("'''A 'b' c'''", '"An \\"é\\""')),
         ("---\ntitle: 'It'\n...\n", ("'It'", "'An \"é\"'")),
         ('+++\r\ntitle = "A \\"b\\""\r\n[other]\r\ntitle = "x"\r\n+++\r\n', ('"A \\"b\\""', '"An \\"é\\""')),
     ],
@@ -137,6 +139,13 @@ def test_titles_of_front_matter_are_translated(front: str, written: tuple[str, s
     assert [unit.id for unit in document.units] == ["title", "0"]
     assert write_document(document, {"title": UnitTranslation('An "é"')}).decode() == f"{front}Text\n".replace(*written)
     check_laws(markdown.parse, document.content, pseudo_translate)
+
+
+def test_texts_of_home_page_are_translated() -> None:
+    front = (
+        "---\nhero:\n  name: A\n  actions:\n    - text: B c\n      link: /b\nfeatures:\n  - title: D e\n    details: F g\n---\n"
+    )
+    assert read_sources(front) == ["B c", "D e", "F g"]
 
 
 @pytest.mark.parametrize("front", [

@@ -45,6 +45,25 @@ export const Mark = ({children}) => (
   </b>
 );
 
+<img
+  src={require('./a.png').default}
+  alt="kept"
+/>
+
+{kept && (
+  <div>
+
+    kept
+  </div>
+)}
+
+<div style={{a: {b: {c: {d: 'kept'}}}}}>
+
+<a href={useUrl('/b')}>LINK</a> TO <b>BOLD</b> <span {...c}>WORDS</span>
+{kept.map((word) => <li>{word}</li>)} END
+
+</div>
+
 :::note
 
 TEXT
@@ -150,11 +169,16 @@ puts "text"
 {% if x %}TEXT{% endif %} [LINK](x.html){:target="_blank"}
 {: .warning #warn}
 
+![A CAT]({{ site.baseurl }}/a.png "kept") AND [![A DOG](/b/{{ c }}/d.png)]({% link e.md %})
+
 {% comment %}
 not for readers
 {% endcomment %}
 """,
     "Pandoc": """\
+% TITLE
+% kept
+
 # CHAPTER {#sec:one .unnumbered}
 
 AS IN [@doe99, pp. 33-35], IT WORKS.^[AN INLINE NOTE.]
@@ -193,6 +217,24 @@ Table: ANOTHER ONE.
 
  two       word
 -----------------------
+
+(@kept) EXAMPLE (@kept)
+
+a. ITEM
+   OF IT
+b. OTHER ITEM
+
+   MORE
+
+1. FIRST
+
+   i) INNER
+   ii) LAST
+
+A.  UPPER
+B.  UPPER
+
+#. COUNTED
 
 | LINE
 | BLOCK
@@ -333,7 +375,7 @@ def test_imports_are_told_from_sentences(subtests: pytest.Subtests) -> None:
 def test_characters_without_a_meaning_get_no_escapes(subtests: pytest.Subtests) -> None:
     for page, texts in (
         ("# A\n", ["17. Mai 2031", "5:21", "[so] (da)", "a * b", "a_b", "C# und F", "50 % > 3 & 4 < 5", "US$ 5 und 6 $"]),
-        ("A\n", ["5:21 Uhr", "[so] (da)", "(a) b", "a = b", "17.5", "-5 Grad", "{so}", "!wichtig"]),
+        ("A\n", ["5:21 Uhr", "[so] (da)", "a = b", "17.5", "-5 Grad", "{so}", "!wichtig"]),
         ("|A|\n|-|\n", ["17. Mai", "- 5", "# 3", "> 4"]),
     ):
         document = markdown.parse(page.encode())
@@ -349,6 +391,7 @@ def test_text_that_would_be_structure_is_escaped(subtests: pytest.Subtests) -> N
     texts = (
         "17. Mai", "- 5", "# A", "> a", ":::note", "!!! note", "*a*", "[a](b)", "$a$", "{{ a }}", "{.a}", "%% a", "[[a]]",
         "x #a", "| a", ": a", "[a]: b", "~~~", "***", "[^a]", "==a==", "{% a %}", "^[a]", "<b>", "`a`", "a[^1]", "++a++",
+        "(a)", "a)", "a.", "iv.", "A)", "#.", "(@a)", "(2)",
     )  # fmt: skip
     for text in texts:
         with subtests.test(text):

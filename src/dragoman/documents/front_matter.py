@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dragoman.documents.encoded_text import EncodedText
@@ -17,11 +17,17 @@ KEYS = (
     "title", "subtitle", "description", "summary", "excerpt", "linkTitle", "sidebar_label", "short_title", "nav_title",
 )  # fmt: skip
 """Keys of the outermost level whose values are texts, as Hugo, Jekyll, Docusaurus and MkDocs have them."""
+_HOME_KEYS = {"hero", "features"}, {"text", "tagline", "title", "details", "linkText"}
+"""Outermost and innermost keys of the texts that VitePress shows on a home page."""
 LANGUAGE_KEY = "lang"
 """Key whose value is the language of the file, as Jekyll, VuePress and Pandoc have it."""
 _READ_KEYS = "|".join((*KEYS, LANGUAGE_KEY))
 
-_TOML_VALUE = re.compile(rf"""^({_READ_KEYS})[ \t]*=[ \t]*("(?!"")(?:[^"\\\n]++|\\.)*+"|'(?!'')[^'\n]*')""", re.MULTILINE)
+_TOML_VALUE = re.compile(
+    rf"""^({_READ_KEYS})[ \t]*=[ \t]*"""
+    r"""("{3}(?:[^"\\]++|\\[\s\S]|"(?!""))*+"{3}|'{3}(?:[^']|'(?!''))*+'{3}|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*')""",
+    re.MULTILINE,
+)
 _JSON_VALUE = re.compile(rf"""^[ \t]*"({_READ_KEYS})"[ \t]*:[ \t]*("(?:[^"\\\n]++|\\.)*+")""", re.MULTILINE)
 _TOML_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 
@@ -56,11 +62,11 @@ def read_front_matter(text: EncodedText, end: int) -> list[FrontText]:
 
 
 def _read_yaml(text: EncodedText, content: str) -> list[FrontText]:
-    scalars = [scalar for scalar in read_scalars(content) if len(scalar.path) == 1 and scalar.path[0] in (*KEYS, LANGUAGE_KEY)]
+    scalars = [scalar for scalar in read_scalars(content) if _is_text(scalar.path)]
     counts = Counter(scalar.path for scalar in scalars)
     return [
         FrontText(
-            scalar.path[0],
+            ".".join(map(str, scalar.path)),
             scalar.value,
             scalar.start,
             scalar.end,
@@ -69,6 +75,13 @@ def _read_yaml(text: EncodedText, content: str) -> list[FrontText]:
         for scalar in scalars
         if counts[scalar.path] == 1
     ]
+
+
+def _is_text(path: Sequence[object]) -> bool:
+    """Return whether the value under these keys is a text or the language of the file."""
+    if len(path) == 1:
+        return path[0] in (*KEYS, LANGUAGE_KEY)
+    return path[0] in _HOME_KEYS[0] and path[-1] in _HOME_KEYS[1]
 
 
 def _read_toml(content: str) -> list[FrontText]:

@@ -25,8 +25,15 @@ _TEMPLATE_TAG = (
     r"|\{\{(?![<%])(?:[^{}\n]|\}(?!\})){0,500}+\}\})"
 )
 _ATTRIBUTES = r"\{[ \t]*+(?:[:#.][^{}\n]*+|[\w-]++=[^{}\n]*+)\}"
-_BRACES = r"\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\}){0,60}+\}){0,60}+\}"
-_COMPONENT = rf"""<(?:/?[A-Z][\w.]{{0,80}}+(?=[\s/>])(?:[^<>{{}}"']++|"[^"]*+"|'[^']*+'|{_BRACES}){{0,60}}+|/?)>"""
+_BRACES = r"\{[^{}]*+\}"
+for _ in range(4):
+    _BRACES = rf"\{{(?:[^{{}}]++|{_BRACES}){{0,60}}+\}}"
+_PROPERTIES = r"""(?:[^<>{}"']++|"[^"]*+"|'[^']*+'){0,60}+"""
+_COMPONENT = (
+    rf"<(?:/?[A-Z][\w.]{{0,80}}+(?=[\s/>])(?:{_PROPERTIES}{_BRACES}){{0,60}}+{_PROPERTIES}|/?"
+    rf"|[a-z][\w-]{{0,80}}+(?=\s)(?:{_PROPERTIES}{_BRACES}){{1,60}}+{_PROPERTIES})>"
+)
+"""Tag of MDX: of a component, of a fragment, or with an expression."""
 
 # Lines that are structure as a whole.
 _KEPT_LINE = re.compile(
@@ -69,12 +76,18 @@ _SCRIPT = re.compile(
     r"export[ \t]++default[ \t].*+(?<=[;({\[>}\])])"
 )
 _COMPONENT_START = re.compile(_COMPONENT)
+_BRACE = re.compile(r"[{}]")
 # Tables of Pandoc: the line under their heads, the lines around one whose rows have several lines, and the start of a caption.
 _COLUMN_LINE = re.compile(r"-{2,}(?:[ ]+-{2,})+")
 _TABLE_END = re.compile(r"-{3,}")
 _CAPTION = re.compile(r"[Tt]able:[ \t]+(?=\S)")
 _MAX_HEAD_LINES = 4
 _LABEL = re.compile(r"\[\^[^\[\]\s]{1,200}\]:[ \t]*|[:|][ \t]+(?=\S)")
+_LETTERED_ITEM = re.compile(
+    r"(?:\((?:[a-zA-Z]|[ivxlc]{1,5}|\d{1,3}|@[\w-]{0,80})\)|(?:[a-z]|[ivxlc]{1,5}|#)\.|(?:[a-zA-Z]|[ivxlc]{1,5})\)|[A-Z]\.[ ])"
+    r"[ \t]+(?=\S)"
+)
+"""Start of an item in a list of Pandoc that Markdown has not."""
 
 # Codes within a text, by their first character.
 _CODES = {
@@ -91,14 +104,19 @@ _CODES = {
     "^": re.compile(r"(?<=[ \t])\^[\w-]++$"),
     "<": re.compile(_COMPONENT),
     "+": re.compile(r"\+\+[a-z][\w+-]*?\+\+"),
+    "@": re.compile(r"(?<=\()@[\w-]{1,80}(?=\))"),
     "#": re.compile(r"(?<!\S)#[a-zA-Z][\w/-]*+(?!\S)"),
 }
 _EXPRESSION = re.compile(rf"{_TEMPLATE_TAG}|{_BRACES}")
+_TEMPLATE_TARGET = rf"\([^()\s{{}}]{{0,300}}{_TEMPLATE_TAG}[^()\n]{{0,300}}\)"
+"""Target of a link or an image with code of a template, which may have spaces."""
+_IMAGE = r"!\[[^\[\]\n]{0,300}\]\([^()\n]{0,300}\)"
 # Pairs around a text, by their first character: the start, the text, and the end.
 _PAIRS = {
     "[": re.compile(
-        rf"(\[\[[^\[\]|\n]{{1,300}}\|)([^\[\]\n]{{1,300}})(\]\])|(\[)([^\[\]\n]{{1,300}})(\](?:{_ATTRIBUTES}|\({_TEMPLATE_TAG}[^()\n]{{0,300}}\)))"
+        rf"(\[\[[^\[\]|\n]{{1,300}}\|)([^\[\]\n]{{1,300}})(\]\])|(\[)((?:[^\[\]\n]|{_IMAGE}){{1,300}})(\](?:{_ATTRIBUTES}|{_TEMPLATE_TARGET}))"
     ),
+    "!": re.compile(rf"(!\[)([^\[\]\n]{{1,300}})(\]{_TEMPLATE_TARGET})"),
     "{": re.compile(
         r"(\{(?:\+\+|--|==))(?=[^\s+=-])([^{}\n]{1,500}?)((?:\+\+|--|==)\})|(\{~~[^{}\n~]{0,500}~>)([^{}\n~]{1,500})(~~\})"
     ),
@@ -115,6 +133,7 @@ def add_dialects(parser: MarkdownIt) -> None:
     parsers.before("table", "dialect_line", _read_line, interrupting)
     parsers.after("table", "dialect_label", _read_label, {"alt": ["paragraph", "reference"]})
     parsers.before("table", "dialect_script", _read_script)
+    parsers.before("table", "dialect_expression", _read_expression)
     parsers.before("table", "dialect_columns", _read_columns)
     parser.inline.ruler.before("escape", "dialect_codes", _read_code)
 
@@ -164,6 +183,21 @@ def _read_script(state: StateBlock, start_line: int, end_line: int, silent: bool
         depth += sum(map(line.count, "([{")) - sum(map(line.count, ")]}"))
     state.env["open script"] = end_line  # brackets stay open, so that scripts end at a blank line
     return _keep(state, end_line if depth <= 0 else first_blank, silent)
+
+
+def _read_expression(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Read an expression of MDX whose last brace ends a line."""
+    start = state.bMarks[start_line] + state.tShift[start_line]
+    if not state.env["is_mdx"] or not state.src.startswith("{", start) or start < state.env.get("open braces", 0):
+        return False
+    depth = 0
+    for match in _BRACE.finditer(state.src, start, state.eMarks[end_line - 1]):
+        depth += 1 if match[0] == "{" else -1
+        if not depth:
+            last = bisect_left(state.eMarks, match.end())
+            return not state.src[match.end() : state.eMarks[last]].strip() and _keep(state, last + 1, silent)
+    state.env["open braces"] = state.eMarks[end_line - 1]  # no later one has an end, either
+    return False
 
 
 def _read_columns(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
@@ -224,6 +258,8 @@ def _read_line(state: StateBlock, start_line: int, end_line: int, silent: bool) 
     if line[0] == "<":
         return _read_component(state, start_line, end_line, silent)
     if _KEPT_LINE.fullmatch(line):
+        if line[0] == "%" and not start_line and not silent:  # the title of Pandoc
+            _add_text(state, start_line, line[1:])
         return _keep(state, start_line + 1, silent)
     for start, end in _TITLED_LINES:
         if (match := start.match(line)) is None:
@@ -306,11 +342,16 @@ def _read_component(state: StateBlock, start_line: int, end_line: int, silent: b
 
 
 def _read_label(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
-    """Read a footnote or a definition: what is behind its label, and indented lines, as Markdown."""
+    """Read a footnote, a definition or a lettered item: what is behind its label, and indented lines, as Markdown.
+
+    A lettered item does not interrupt a paragraph, unless that is in another such item.
+    """
     if state.is_code_block(start_line):
         return False
     start = state.bMarks[start_line] + state.tShift[start_line]
     match = _LABEL.match(state.src, start, state.eMarks[start_line])
+    is_item = match is None and (not silent or state.env.get("lettered item", False))
+    match = _LETTERED_ITEM.match(state.src, start, state.eMarks[start_line]) if is_item else match
     if match is None:
         return False
     if silent:
@@ -320,9 +361,11 @@ def _read_label(state: StateBlock, start_line: int, end_line: int, silent: bool)
     state.blkIndent += 4
     state.sCount[start_line] = state.blkIndent
     state.parentType = "footnote"
+    was_item, state.env["lettered item"] = state.env.get("lettered item", False), is_item
     state.push("dialect_block_open", "", 1)
     state.md.block.tokenize(state, start_line, end_line)
     state.push("dialect_block_close", "", -1)
+    state.env["lettered item"] = was_item
     state.line = max(state.line, start_line + 1)
     state.bMarks[start_line], state.tShift[start_line], state.sCount[start_line], state.blkIndent, state.parentType = old
     return True
