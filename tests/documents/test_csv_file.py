@@ -34,6 +34,12 @@ def test_cells_have_the_names_of_column_and_row() -> None:
     assert written.endswith('\r\n\r\nlast,"Simple; a, ""b""",x')
 
 
+def test_cells_of_columns_with_keys_stay() -> None:
+    content = b"Key,en,String_ID\nwelcome,Welcome,a b\nk2,Good day,c\n"
+    document = check_document(parse_csv, content, is_bilingual=False)
+    assert [unit.source for unit in document.units] == ["Welcome", "Good day"]
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_first_line_tells_the_delimiter(delimiter: str) -> None:
     content = f"a{delimiter}b\nOne, two; three{delimiter}x\n".replace(", ", " " if delimiter == "," else ", ")

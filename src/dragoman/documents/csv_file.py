@@ -16,6 +16,8 @@ from dragoman.errors import DataError
 
 _DELIMITERS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*+(?:""[^"]*+)*+"')
+_KEY_COLUMNS = frozenset(("guid", "handle", "id", "identifier", "ids", "key", "keys", "sku", "slug", "string id", "uuid"))
+"""Names of columns whose cells programs look for."""
 MAX_COLUMNS = 10_000
 """Most cells of a line."""
 
@@ -75,8 +77,10 @@ def _parse(text: EncodedText, delimiter: str) -> Document:
             new = '"' + new.replace('"', '""') + '"'
         return [text.make_edit(cell.start, cell.end, new)]
 
-    texts, others = divide_units(units)
-    return Document(text.content, texts, "csv", make_edits, other_units=others)
+    key_columns = {column for column, cell in enumerate(header) if cell.text.strip().lower().replace("_", " ") in _KEY_COLUMNS}
+    keys = [unit for unit, (_, column, _) in zip(units, cells, strict=True) if column in key_columns]
+    texts, others = divide_units(unit for unit, (_, column, _) in zip(units, cells, strict=True) if column not in key_columns)
+    return Document(text.content, texts, "csv", make_edits, other_units=[*others, *keys])
 
 
 def _read_rows(text: str, delimiter: str) -> Iterator[list[_Cell]]:
