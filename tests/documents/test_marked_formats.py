@@ -196,6 +196,13 @@ def test_texts_of_asciidoc() -> None:
     ]
 
 
+def test_curved_quotation_marks_of_asciidoc_are_pairs() -> None:
+    page = b"He said \"`some *words* here`\" and '`more`' of Olaf`'s `code`.\n"
+    document = parse_asciidoc(page)
+    assert list_sources(document) == ["He said <g1>some <g2>words</g2> here</g1> and <g3>more</g3> of Olaf’s <x4/>."]
+    assert translate(document) == b"Neu \xc3\xbcbersetzt " + page.replace(b"`'s", "’s".encode())
+
+
 def test_notes_of_asciidoc_stand_behind_words() -> None:
     page = b"Builtfootnote:[In May.] here.footnote:a[See x.]\n"
     document = parse_asciidoc(page)

@@ -25,11 +25,12 @@ _PAIRS = rf"""
     (?:(?<!\w)(?:xref|link|https?|ftp|irc|mailto|btn):|footnote(?:ref)?:|\{{[\w-]{{1,100}}+\}})[^\s\[\]<>]{{0,300}}+\[
         (?P<label>(?:[^\[\]\\]|\\.|\[[^\[\]\n]{{0,200}}+\]){{1,300}}+)\]
     |<<[^<>,\n]{{1,200}}+,[ \n]*+(?P<named>[^<>]{{1,300}}+)>>
+    |{_BEFORE}(?P<quote>["'])`(?P<quoted>(?=\S)(?:(?!`(?P=quote)).){{1,300}}+)(?<!\s)`(?P=quote){_AFTER}
     |(?:\[[^\[\]\n]{{1,100}}+\])?+(?P<double>\*\*|__|\#\#)(?P<inner>(?=\S)(?:(?!(?P=double)).){{1,300}}+)(?P=double)
     |{_BEFORE}(?:\[[^\[\]\n]{{1,100}}+\])?+(?P<single>[*_\#])
         (?P<text>(?!(?P=single))(?=\S)(?:(?!(?<=\S)(?P=single)(?!\w)).){{1,300}}+)(?<!\s)(?P=single){_AFTER}
     |(?P<script>[\^~])(?P<raised>(?:(?!(?P=script))\S){{1,100}}+)(?P=script)"""
-_MARK = re.compile(rf"(?P<br>\ \+\n)|(?:{_PAIRS})|(?:{_POINTS})", re.VERBOSE | re.DOTALL)
+_MARK = re.compile(rf"(?P<br>\ \+\n)|(?P<apostrophe>(?<=\w)`'(?=\w))|(?:{_PAIRS})|(?:{_POINTS})", re.VERBOSE | re.DOTALL)
 _MAX_INNER_DEPTH = 8
 _FIRST_OPTION = re.compile(r",[ \n]*[\w-]{1,40}=|\^$")
 _BLOCK_START = re.compile(
@@ -79,7 +80,10 @@ def _add_marks(marks: list[Mark], content: str, start: int, end: int, depth: int
         if match["br"]:
             marks.append(Mark(*match.span(), "br"))
             continue
-        name = next((name for name in ("label", "named", "inner", "text", "raised") if match[name]), "")
+        if match["apostrophe"]:
+            marks.append(Mark(*match.span(), "text", "’"))
+            continue
+        name = next((name for name in ("label", "named", "quoted", "inner", "text", "raised") if match[name]), "")
         if not name or depth > _MAX_INNER_DEPTH:
             marks.append(Mark(*match.span(), "point"))
             continue
