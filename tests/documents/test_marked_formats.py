@@ -231,6 +231,23 @@ def test_texts_of_docbook() -> None:
         parse_docbook(b"<resources/>")
 
 
+def test_captions_and_alternative_texts_of_docbook_are_texts() -> None:
+    media = (
+        '<mediaobject><alt>Short</alt><imageobject><imagedata fileref="a.png"/></imageobject>'
+        "<textobject><phrase>Long one</phrase></textobject><caption><para>Below it</para></caption></mediaobject>"
+    )
+    inline = media.replace("mediaobject", "inlinemediaobject").replace("Long", "Inner")
+    page = f"<article><figure><title>Title</title>{media}</figure><para>Before {inline} behind.</para></article>"
+    document = parse_docbook(page.encode())
+    assert list_sources(document) == [
+        "Title", "Short", "Long one", "Below it", "Before <x1/> behind.", "Short", "Inner one", "Below it",
+    ]  # fmt: skip
+    texts = {unit.id: UnitTranslation(unit.source.upper().replace("<X1", "<x1")) for unit in document.units}
+    written = write_document(document, texts).decode()
+    assert all(f">{text.upper()}<" in written for text in ("Short", "Long one", "Inner one", "Below it"))
+    check_written(document, texts, written.encode(), parse_docbook)
+
+
 def test_docbook_keeps_what_is_not_to_be_translated() -> None:
     kept = b'<section translate="no"><para>No</para></section><para translate="no">Nor this</para>'
     others = b'<para xml:lang="fr">Bonjour</para><para>One <emphasis translate="no">X</emphasis> two</para>'

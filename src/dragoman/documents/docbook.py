@@ -31,7 +31,7 @@ _PAIRS = frozenset(
      "olink")
 )  # fmt: skip
 _KEPT = frozenset(
-    ("programlisting", "screen", "literallayout", "synopsis", "cmdsynopsis", "funcsynopsis", "classsynopsis", "mediaobject",
+    ("programlisting", "screen", "literallayout", "synopsis", "cmdsynopsis", "funcsynopsis", "classsynopsis",
      "informalequation", "equation", "imageobject")
 )  # fmt: skip
 _FIXED = (_BLOCKS - _PAIRS) | _KEPT | {"mediaobject"}
