@@ -57,6 +57,9 @@ def list_routes() -> set[str]:
 def test_container_copies_what_the_build_needs() -> None:
     copied = {name for argument in get_arguments("COPY") for name in argument.split()[:-1]}
     assert all((ROOT / name).exists() for name in copied)
+    ignored, *others = [line for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    assert ignored == "*"
+    assert {line[1:] for line in others if line[0] == "!"} == copied
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     locked = {"deploy/requirements.txt", "deploy/build-requirements.txt"}
     assert {"pyproject.toml", "hatch_build.py", "src", project["readme"], *project["license-files"], *locked} == copied
