@@ -96,6 +96,7 @@ SHAPES = {
     "none": ("model.tie_embeddings='none'", "tokenizer.vocab_size=50"),
     "separate decoder": ("model.tie_embeddings='decoder'", *SEPARATE),
     "separate none": ("model.tie_embeddings='none'", *SEPARATE),
+    "rotary": ("model.position_encoding='rotary'", "model.num_key_value_heads=1", "tokenizer.vocab_size=50"),
     "everything else": (
         "tokenizer.vocab_size=50",
         "model.norm='post'",
