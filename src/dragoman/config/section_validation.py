@@ -41,10 +41,25 @@ class FieldError(ValueError):
 def format_value(value: Any) -> str:
     """Return a value roughly as TOML writes it, cut after 80 characters."""
     try:
+        if _is_nested_deep(value):  # Python 3.14 formats a hundred times deeper values than others, in quadratic time
+            raise ValueError
         text = str(value).lower() if isinstance(value, bool) else repr(value)
-    except (ValueError, RecursionError):
+    except ValueError:
         return "a number of thousands of digits, or values nested too deep"
     return text if len(text) <= 80 else text[:77] + "…"
+
+
+def _is_nested_deep(value: Any) -> bool:
+    """Return whether a value stands in 80 collections, one in the other; their text would be cut."""
+    level = [value]
+    for _ in range(80):
+        level = [
+            item
+            for collection in level
+            if isinstance(collection, (dict, list, tuple))
+            for item in (collection.values() if isinstance(collection, dict) else collection)
+        ]
+    return bool(level)
 
 
 def suggest_name(name: Any, known_names: Iterable[str]) -> str:
