@@ -24,7 +24,7 @@ def project_links(source: CodedText, translation: str, links: list[tuple[int, in
     weights = np.zeros((len(split_units(translation)), len(split_units(source.clean.text))))
     for source_unit, target_unit in links:
         weights[target_unit, source_unit] = 1.0
-    return project(source, translation, weights.tolist())
+    return next(project([source], [translation], [weights.tolist()]))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_unit_that_attends_elsewhere_belongs_to_no_code() -> None:
     """The particle between the two words has a tenth of their attention, all of it to the element."""
     source = parse_markup("go <b>home</b>", is_html=True)
     weights = np.array([[0.0, 1.0], [0.0, 0.1], [1.0, 0.0]])
-    assert project(source, "heim da gehen", weights.tolist()) == "<b>heim</b> da gehen"
+    assert next(project([source], ["heim da gehen"], [weights.tolist()])) == "<b>heim</b> da gehen"
 
 
 def test_place_of_each_element_is_looked_for_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_place_of_each_element_is_looked_for_twice_at_most(monkeypatch: pytest.M
     monkeypatch.setattr(projection, "find_maximum_subarrays", count)
     size = 300
     source = parse_markup(" ".join(f"<b>a{number}</b>" for number in range(size)), is_html=True)
-    result = project(source, " ".join(f"b{number}" for number in range(size)), np.ones((size, size)).tolist())
+    result = next(project([source], [" ".join(f"b{number}" for number in range(size))], [np.ones((size, size)).tolist()]))
     assert result.count("<b>") == size
     assert size <= calls <= 2 * size
 
@@ -165,7 +165,7 @@ def test_many_points_share_the_search_for_their_gap() -> None:
     source = CodedText(
         tuple(Element("<b>", (f"a{number} ",), "</b>") for number in range(500)) + (Point("<br/>"),) * 20_000 + ("end",)
     )
-    result = project(source, " ".join(f"b{number}" for number in range(501)), np.eye(501).tolist())
+    result = next(project([source], [" ".join(f"b{number}" for number in range(501))], [np.eye(501).tolist()]))
     assert result.count("<br/>") == 20_000
 
 
@@ -207,11 +207,27 @@ def test_every_code_is_in_the_translation_once(parts: list[Part], translation: s
     source = CodedText(tuple(parts), is_escaped=True)
     shape = (len(split_units(translation)), len(split_units(source.clean.text)))
     weights = data.draw(arrays(np.float64, shape, elements=st.floats(0, 1))) if all(shape) else np.zeros(shape)
-    result = project(source, translation, weights.tolist())
+    result = next(project([source], [translation], [weights.tolist()]))
     assert sorted(re.findall("<[^>]*>", result)) == sorted(re.findall("<[^>]*>", source.write()))
     projected = parse_markup(result, is_html=False)
     assert not any(re.fullmatch("</?e[^>]*>", markup) for markup in list_points(projected.parts))
     assert projected.clean.text.replace(" ", "") == translation.replace(" ", "")
+
+
+def test_codes_of_many_sentences_have_the_places_of_each_alone() -> None:
+    """Words of the first sentence stand in its translation, and the last but one is empty; both are shorter than others."""
+    sources = [
+        parse_markup(text, is_html=True)
+        for text in ("<b>Open</b> it", "a <i>b c</i> <br/>d <b>e</b>", "<i>gone</i>", "1 <u>2 <b>3</b></u> 4 5 6 7")
+    ]
+    translations = ["es Open", "d c b a e", "", "7 6 5 4 3 2 1"]
+    weights = [
+        np.random.default_rng(0).random((len(t.split()), len(split_units(s.clean.text))))
+        for s, t in zip(sources, translations, strict=True)
+    ]
+    alone = [next(project([s], [t], [w])) for s, t, w in zip(sources, translations, weights, strict=True)]
+    assert list(project(sources, translations, weights)) == alone
+    assert alone[0] == "es <b>Open</b>"
 
 
 def test_units_of_long_texts_do_not_stay_in_memory() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TypeGuard
 
 import numpy as np
@@ -64,23 +64,21 @@ class Reading:
         """Return a translation with placeholders for its marks; a tag becomes an empty text."""
         if not self.marked:
             return translation
-        translation = self._read_translation(translation)
+        translation = self.read_translation(translation)
         sides = (translation.tokens, translation.source_tokens)
         tokens, source_tokens = (tuple(self._write_marked(token, lambda point: point.text) for token in side) for side in sides)
         text = self._write_marked(translation.text, lambda point: point.text)
         return replace(translation, text=text, tokens=tokens, source_tokens=source_tokens)
 
-    def place_codes(self, translation: Translation) -> str:
-        """Return the text of a translation with all codes in their places."""
+    def compute_weights(self, translation: Translation) -> npt.NDArray[np.float64]:
+        """Return the attention of each unit of a translation with characters for its marks to each unit of the text. (T, S)"""
+        weights_TS = compute_unit_weights(translation, self.text.clean.text)
         if self.marked:
-            translation = self._read_translation(translation)
-        if self.text.has_codes:
-            weights = compute_unit_weights(translation, self.text.clean.text)
-            if self.marked:
-                _anchor_marks(weights, self.text.clean.text, translation.text)
-            text = project(self.text, translation.text, weights)
-        else:
-            text = escape(translation.text) if self.text.is_escaped else translation.text
+            _anchor_marks(weights_TS, self.text.clean.text, translation.text)
+        return weights_TS
+
+    def write_text(self, text: str) -> str:
+        """Return a text with its pairs of tags in place as the text with all codes."""
         for point in dict.fromkeys(self.references):
             text = text.replace(point.text, point.markup)
         return self._write_marked(text, lambda point: point.markup)
@@ -116,8 +114,10 @@ class Reading:
             and (not ends_in_marks(text) or ends_in_marks(self.text.clean.text))
         )
 
-    def _read_translation(self, translation: Translation) -> Translation:
+    def read_translation(self, translation: Translation) -> Translation:
         """Return a translation with characters for its marks, and with the spaces of the source beside them."""
+        if not self.marked:
+            return translation
         sides = (translation.tokens, translation.source_tokens)
         tokens, source_tokens = (tuple(map(to_characters, side)) for side in sides)
         text = restore_spaces(self.text.clean.text, to_characters(translation.text))
@@ -128,6 +128,17 @@ class Reading:
         if not self.marked:
             return text
         return _CHARACTER.sub(lambda match: write(self.marked[MARK_CHARACTERS.index(match[0])]), text)
+
+
+def place_codes(readings: Sequence[Reading], translations: Iterable[Translation]) -> Iterator[str]:
+    """Yield the text of the translation of each reading, with all codes in their places. Attention places them together."""
+    pairs = [(reading, reading.read_translation(item)) for reading, item in zip(readings, translations, strict=True)]
+    coded = [(reading, item) for reading, item in pairs if reading.text.has_codes]
+    weights = (reading.compute_weights(item) for reading, item in coded)
+    placed = project([reading.text for reading, _ in coded], [item.text for _, item in coded], weights)
+    for reading, item in pairs:
+        plain = escape(item.text) if reading.text.is_escaped else item.text
+        yield reading.write_text(next(placed) if reading.text.has_codes else plain)
 
 
 def read_placeholders(segment: CodedText) -> Reading:
@@ -257,17 +268,14 @@ def compute_unit_weights(translation: Translation, source: str) -> npt.NDArray[n
 
     translation: translation with attention
     """
-    weights_TS = np.zeros((len(split_units(translation.text)), len(split_units(source))))
-    if not translation.attention or not weights_TS.size:
-        return weights_TS
+    num_targets, num_sources = len(split_units(translation.text)), len(split_units(source))
+    if not translation.attention or not num_targets or not num_sources:
+        return np.zeros((num_targets, num_sources))
     rows = np.array(translation.attention[: len(translation.tokens)])
     columns = _match_pieces(translation.source_tokens, source, min(len(translation.source_tokens), rows.shape[1]))
-    units, sums, _ = columns.sum_rows(rows.T)
-    by_source_unit = np.zeros((weights_TS.shape[1], len(rows)))
-    by_source_unit[units] = sums
-    units, sums, totals = _match_pieces(translation.tokens, translation.text, len(rows)).sum_rows(by_source_unit.T)
-    weights_TS[units] = sums / totals[:, None]
-    return weights_TS
+    by_source_unit, _ = columns.sum_rows(rows.T, num_sources)
+    sums, totals = _match_pieces(translation.tokens, translation.text, len(rows)).sum_rows(by_source_unit.T, num_targets)
+    return sums / np.where(totals == 0, 1, totals)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,47 +286,40 @@ class _Shares:
     units: list[int]
     parts: list[float]
 
-    def sum_rows(self, rows_PN: npt.NDArray[np.float64]) -> tuple[list[int], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return the units that have a piece, the sums of the rows of their pieces by share, and the sums of these shares."""
+    def sum_rows(
+        self, rows_PN: npt.NDArray[np.float64], num_units: int
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the sum of the rows of the pieces of each unit, by share (U, N), and the sums of these shares (U)."""
         parts, units = np.array(self.parts), self.units
         sums = rows_PN.take(np.array(self.pieces, np.intp), axis=0) * parts[:, None]
-        if len(set(units)) < len(units):
-            starts = [number for number, (before, unit) in enumerate(pairwise([-1, *units])) if unit != before]
-            runs = list(pairwise([*starts, len(units)]))
-            units = [units[start] for start in starts]
-            sums, parts = (np.array([np.add.reduce(side[first:last]) for first, last in runs]) for side in (sums, parts))
-        return units, sums, parts
+        if len(units) == num_units == len(set(units)):
+            return sums, parts
+        starts = [number for number, (before, unit) in enumerate(pairwise([-1, *units])) if unit != before]
+        by_unit, totals = np.zeros((num_units, rows_PN.shape[1])), np.zeros(num_units)
+        if starts:
+            own_units = [units[start] for start in starts]
+            by_unit[own_units], totals[own_units] = np.add.reduceat(sums, starts), np.add.reduceat(parts, starts)
+        return by_unit, totals
 
 
 def _match_pieces(pieces: Sequence[str], text: str, num_pieces: int) -> _Shares:
-    """Return the first pieces of a text, with the units that they lie in.
-
-    A piece that the text does not contain, because the tokenizer normalized it, lies where the piece before it ends.
-    """
+    """Return the first pieces of a text, with the units that they lie in."""
     units = split_units(text)
     shares = _Shares([], [], [])
-    own_pieces, own_units, parts = shares.pieces, shares.units, shares.parts
-    position = unit = 0  # the unit is the first that ends behind the position
+    unit = 0  # the first that ends behind the start of the piece
     num_units = len(units)
     first, last = units[0] if units else (0, 0)
-    for number, piece in enumerate(pieces[:num_pieces]):
-        surface = piece.replace(METASPACE, " ").strip()
-        if not surface:
+    for number, (start, end) in enumerate(islice(_find_pieces(pieces, text), num_pieces)):
+        if start == end:
             continue
-        length = len(surface)
-        start = text.find(surface, position, position + length + MAX_GAP)
-        if start >= 0:
-            position = end = start + length
-        else:
-            start, end = position, position + 1
         while unit < num_units and last <= start:
             unit += 1
             if unit < num_units:
                 first, last = units[unit]
         if unit < num_units and first < end <= last:  # so are most
-            own_pieces.append(number)
-            own_units.append(unit)
-            parts.append(1.0)
+            shares.pieces.append(number)
+            shares.units.append(unit)
+            shares.parts.append(1.0)
             continue
         lengths = []
         for unit_start, unit_end in islice(units, unit, None):
@@ -326,7 +327,32 @@ def _match_pieces(pieces: Sequence[str], text: str, num_pieces: int) -> _Shares:
                 break
             lengths.append(min(unit_end, end) - max(unit_start, start))
         total = sum(lengths)
-        own_pieces.extend([number] * len(lengths))
-        own_units.extend(range(unit, unit + len(lengths)))
-        parts.extend(length / total for length in lengths)
+        shares.pieces.extend([number] * len(lengths))
+        shares.units.extend(range(unit, unit + len(lengths)))
+        shares.parts.extend(length / total for length in lengths)
     return shares
+
+
+def _find_pieces(pieces: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
+    """Return the place of each piece in a text, perhaps with the white space beside it; it is empty for white space alone.
+
+    A piece that the text does not contain, because the tokenizer normalized it, lies where the piece before it ends.
+    """
+    joined = "".join(pieces).replace(METASPACE, " ")
+    if joined.endswith(text) and len(joined) - len(text) == len(joined) - len(joined.lstrip()):
+        return pairwise(accumulate(map(len, pieces), initial=len(text) - len(joined)))
+    return _search_pieces(pieces, text)
+
+
+def _search_pieces(pieces: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
+    position = 0
+    for piece in pieces:
+        surface = piece.replace(METASPACE, " ").strip()
+        start = text.find(surface, position, position + len(surface) + MAX_GAP)
+        if not surface:
+            yield position, position
+        elif start < 0:
+            yield position, position + 1
+        else:
+            position = start + len(surface)
+            yield start, position

@@ -23,7 +23,7 @@ from itertools import accumulate, chain, groupby, pairwise, product
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, cast
 
-from dragoman.inference.readings import Reading, read_marks, read_placeholders, read_without_codes
+from dragoman.inference.readings import Reading, place_codes, read_marks, read_placeholders, read_without_codes
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 from dragoman.languages import get_language, is_spaced_language
@@ -385,17 +385,19 @@ def _translate_readings(
         translations = yield LineRequest(
             lines, has_codes or options.attention, accept is not None, keep_marks, terms if any(terms) else ()
         )
+        texts = place_codes([readings[index] for index in chosen], translations)  # a retry takes only those of its candidates
         for index, translation in zip(chosen, translations, strict=True):
             segment, reading = segments[index], readings[index]
             if accept is None:
-                results[index] = _build_segment(results[index].source, segment, reading, translation, options)
+                results[index] = _build_segment(results[index].source, segment, reading, translation, next(texts), options)
                 is_kept = reading.is_kept_by(translation, segment, options.glossary, options.rules)
                 if not is_kept or _find_difference(results[index].source, results[index].text, options):
                     lost.append(index)
                 continue
             for candidate in (translation, *translation.alternatives):
                 candidate = replace(candidate, alternatives=())
-                result = _build_segment(results[index].source, segment, reading, candidate, options)
+                (text,) = place_codes([reading], [candidate])
+                result = _build_segment(results[index].source, segment, reading, candidate, text, options)
                 is_kept = reading.is_kept_by(candidate, segment, options.glossary, options.rules)
                 if is_kept and not _find_difference(result.source, result.text, options) and accept(results[index], result):
                     results[index] = result
@@ -413,14 +415,13 @@ def _annotate_terms(reading: Reading, options: TextOptions) -> str:
 
 
 def _build_segment(
-    source: str, segment: CodedText, reading: Reading, translation: Translation, options: TextOptions
+    source: str, segment: CodedText, reading: Reading, translation: Translation, text: str, options: TextOptions
 ) -> TranslatedSegment:
-    """Return the translation of a reading, with its codes in place and its checks. source: the segment with its markup"""
+    """Return the translation of a reading with its checks. source, text: the segment and its translation with their markup"""
     plain = reading.write_placeholders(translation)
     checks = check_translation(reading.plain_source, plain.text, options.target_language, options.limits.length_ratios)
     if options.limits.has_low_score(translation):
         checks.append("low_score")
-    text = reading.place_codes(translation)
     terms = _check_terms(source, text, options)
     if any(use.form is None for use in terms):
         checks.append("terminology")
@@ -433,7 +434,7 @@ def _build_segment(
             alternative_text
             for alternative in translation.alternatives
             if reading.is_kept_by(alternative, segment, options.glossary, options.rules)
-            and not _find_difference(source, alternative_text := reading.place_codes(alternative), options)
+            and not _find_difference(source, alternative_text := next(place_codes([reading], [alternative])), options)
         ),
         terms,
     )
@@ -729,7 +730,7 @@ def _divide_run(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool
     elif core:
         for is_sentence, sentence in _cut_sentences(core, options):
             if is_sentence:
-                left, inner, right = _peel(sentence, is_escaped=is_escaped)
+                left, inner, right = ("", core, "") if sentence is core else _peel(sentence, is_escaped=is_escaped)
                 is_folded = options.markup == "html" or (options.markup == "xml" and not options.keep_line_breaks)
                 if is_folded and _SPACE_RUN.search("".join(map(_get_surface, inner))):
                     inner = tuple(map(_collapse_spaces, inner))
@@ -763,7 +764,7 @@ def _peel(parts: Sequence[Part], *, is_escaped: bool) -> tuple[str, tuple[Part, 
     if core and isinstance(core[-1], str):
         right = core[-1][len(core[-1].rstrip()) :]
         core[-1] = core[-1].rstrip()
-    before, after = ("".join(write_parts(side, is_escaped=is_escaped)) for side in (parts[:start], parts[end:]))
+    before, after = ("".join(write_parts(side, is_escaped=is_escaped)) if side else "" for side in (parts[:start], parts[end:]))
     return before + left, tuple(core), right + after
 
 
@@ -772,7 +773,7 @@ def _is_edge(part: Part) -> bool:
     return not part.strip() if isinstance(part, str) else isinstance(part, Point) and not part.text
 
 
-def _cut_sentences(parts: Sequence[Part], options: TextOptions) -> Iterator[tuple[bool, tuple[Part, ...]]]:
+def _cut_sentences(parts: tuple[Part, ...], options: TextOptions) -> Iterator[tuple[bool, tuple[Part, ...]]]:
     """Yield the sentences of parts (true) and what is between them (false). No sentence ends inside a code."""
     surfaces = [_get_surface(part) for part in parts]
     ends = list(accumulate(map(len, surfaces)))
@@ -783,7 +784,7 @@ def _cut_sentences(parts: Sequence[Part], options: TextOptions) -> Iterator[tupl
     spans = split_sentences(text, options.source_language, protected) if options.split_sentences else [(0, len(text))]
     spans = cut_long_spans(text, spans, protected, MAX_SENTENCE_CHARACTERS)
     if spans == [(0, len(text))] and surfaces[-1] and "" not in parts:  # so are most
-        yield True, tuple(parts)
+        yield True, parts
         return
     span_ends, edges = [end for _, end in spans], list(chain.from_iterable(spans))
 

@@ -18,7 +18,7 @@ from typing import Literal
 from dragoman.languages import get_language, is_spaced_language
 from dragoman.text.length_ratios import ANY_PAIR, MIN_LENGTH, LengthRatios
 from dragoman.text.placeholders import find_placeholders
-from dragoman.text.projection import split_units
+from dragoman.text.projection import list_units
 
 Check = Literal[
     "numbers", "urls", "emails", "repetition", "length", "endpunc", "untranslated", "script", "low_score", "terminology",
@@ -141,11 +141,7 @@ def repeats_itself(source: str, translation: str) -> bool:
 
 
 def _list_units(text: str) -> list[str]:
-    units = split_units(text)  # of the text as it is, whose units are kept
-    if text.isascii():
-        text = text.lower()
-        return [text[start:end] for start, end in units]
-    return [text[start:end].casefold() for start, end in units]
+    return list_units(text.lower()) if text.isascii() else [unit.casefold() for unit in list_units(text)]
 
 
 COUNTED_UNITS = 10_000

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from dragoman.languages import UNSPACED
-from dragoman.text.inline_codes import CodedText, Element, Point, Slot, escape
+from dragoman.text.inline_codes import CleanText, CodedText, Element, Point, Slot, escape
 
 Span = tuple[int, int]
 Floats = npt.NDArray[np.float64]
@@ -30,6 +31,8 @@ Steps = npt.NDArray[np.int64]
 # A word in katakana is one unit, because nothing inside it has a meaning of its own.
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
 _UNIT = re.compile(rf"[{_KATAKANA}]+|[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’\-][^\W{UNSPACED}]+)*|[^\w\s]")
+_ASCII_UNIT = re.compile(r"\w+(?:['\-]\w+)*|[^\w\s\x1c-\x1f]", re.ASCII)
+"""The same for a text of ASCII alone, in a third of the time"""
 _HIRAGANA, _KANJI = "\u3041-\u309f", "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _JAPANESE_RUN = re.compile(rf"[{_HIRAGANA}]+|[{_KANJI}]+")
 _UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED}\u3000-\u303f\uff00-\uffef]")
@@ -50,8 +53,8 @@ MAX_CACHED_CHARACTERS = 10_000
 _SUM_STEPS = 10**9
 """Steps in 1 to which gains are rounded."""
 _OTHER_MARK_STEPS, _SPACE_STEPS = int(OTHER_MARK_LOSS * _SUM_STEPS), int(SPACE_GAIN * _SUM_STEPS)
-_MAX_ELEMENTS_AT_ONCE = 64
-"""Most elements whose gains are computed at once. They take 3 MB with the longest sentence."""
+_MAX_CELLS = 2**17
+"""Most weights, or gains, that are computed at once, if one sentence has no more: a megabyte."""
 
 
 def split_units(text: str) -> tuple[Span, ...]:
@@ -60,30 +63,41 @@ def split_units(text: str) -> tuple[Span, ...]:
 
 
 def _split_anew(text: str) -> tuple[Span, ...]:
-    return tuple([match.span() for match in _UNIT.finditer(text)])
+    return tuple([match.span() for match in _select_pattern(text).finditer(text)])
 
 
-# The checks and the projection of one translation split both texts several times.
+def list_units(text: str) -> list[str]:
+    """Return the units of a text, in order."""
+    return _select_pattern(text).findall(text)
+
+
+def _select_pattern(text: str) -> re.Pattern[str]:
+    return _ASCII_UNIT if text.isascii() else _UNIT
+
+
+# The steps of the projection of one translation split both texts several times.
 _split_once = lru_cache(maxsize=64)(_split_anew)
 
 
-def project(source: CodedText, translation: str, weights: npt.ArrayLike) -> str:
-    """Return the translation of the clean text with the source's codes in it.
+def project(sources: Sequence[CodedText], translations: Sequence[str], weights: Iterable[npt.ArrayLike]) -> Iterator[str]:
+    """Yield each translation of a clean text with the codes of its source in it.
 
-    Each code occurs once, and elements nest as in the source.
+    Each code occurs once, and elements nest as in the source. Short sentences are computed together.
 
-    weights: attention of each unit of the translation to each unit of the clean text; rows need not sum to 1 (T, S)
+    weights: for each translation, attention of each of its units to each unit of the clean text; rows need not sum to 1 (T, S)
     """
-    clean = source.clean
-    projection = _Projection(clean.text, translation, weights)
-    end = len(projection.target_units)
-    root = _Node(None, 0, end, projection.place(clean.slots, 0, end))
-    return _Writer(projection, is_escaped=source.is_escaped).write(root)
-
-
-def _compute_median(numbers: Sequence[float]) -> float:
-    ordered = sorted(numbers)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    sentences: list[_Sentence] = []
+    longest = 0, 0
+    for source, translation, weights_TS in zip(sources, translations, weights, strict=True):
+        sentence = _Sentence(source.clean, translation, weights_TS, is_escaped=source.is_escaped)
+        num_targets, num_sources = sentence.weights_TS.shape
+        longest = max(longest[0], num_targets), max(longest[1], num_sources)
+        if sentences and (len(sentences) + 1) * longest[0] * longest[1] > _MAX_CELLS:
+            yield from _SentenceBatch(sentences).write()
+            sentences, longest = [], (num_targets, num_sources)
+        sentences.append(sentence)
+    if sentences:
+        yield from _SentenceBatch(sentences).write()
 
 
 def _join_units(text: str, units: tuple[Span, ...], weights_TS: Floats) -> tuple[tuple[Span, ...], Floats]:
@@ -121,52 +135,170 @@ class _Node:
     letters: Span | None = None
 
 
+class _Sentence:
+    """Clean text and its translation, with their units and the attention between them (T, S)."""
+
+    def __init__(self, clean: CleanText, target: str, weights: npt.ArrayLike, *, is_escaped: bool) -> None:
+        self.source, self.target, self.slots, self.is_escaped = clean.text, target, clean.slots, is_escaped
+        self.source_units, target_units = split_units(self.source), split_units(target)
+        weights_TS, shape = np.asarray(weights, np.float64), (len(target_units), len(self.source_units))
+        if weights_TS.shape != shape and weights_TS.size:
+            raise ValueError(f"weights: their shape is {weights_TS.shape}, and the texts have {shape} units")
+        self.target_units, self.weights_TS = _join_units(target, target_units, weights_TS.reshape(shape))
+        self.unit_starts, self.unit_ends = [start for start, _ in self.source_units], [end for _, end in self.source_units]
+        self.source_words, self.target_words = (
+            [text[first:last] for first, last in units]
+            for text, units in ((self.source, self.source_units), (target, self.target_units))
+        )
+        self.target_kinds = [0 if word.isalnum() else _get_kind(word) for word in self.target_words]
+
+    def list_elements(self, slots: Sequence[Slot]) -> dict[int, range]:
+        """Return the source units of each slot that has some: of no point, and of no element without text."""
+        return {index: units for index, slot in enumerate(slots) if (units := self._units_of(slot))}
+
+    def _units_of(self, slot: Slot) -> range:
+        return range(bisect_left(self.unit_starts, slot.start), bisect_right(self.unit_ends, slot.end))
+
+    def find_words(self, units: range, start: int, end: int, is_free: bytearray | None, middle: float) -> int | None:
+        """Return where the source units occur among free target units, nearest to a place; None if they do not.
+
+        Units without a letter or digit are not looked for. The search begins at the place, because equal words may be many.
+        """
+        words = self.source_words[units.start : units.stop]
+        if words[0] not in self.target_words or not any(map(str.isalnum, "".join(words))):
+            return None
+        stop = max(end - len(units) + 1, start)
+        places = [start + place for place, word in enumerate(self.target_words[start:stop]) if word == words[0]]
+        right = bisect_right(places, middle)
+        left = right - 1
+        while left >= 0 or right < len(places):
+            if right == len(places) or (left >= 0 and middle - places[left] <= places[right] - middle):
+                place, left = places[left], left - 1
+            else:
+                place, right = places[right], right + 1
+            last = place + len(units)
+            if self.target_words[place:last] == words and (is_free is None or 0 not in is_free[place - start : last - start]):
+                return place
+        return None
+
+
+class _SentenceBatch:
+    """Sentences (N) with the arrays of all, in which those with fewer units than others have zeros behind them.
+
+    shares_NTS: share of attention that each target unit has to each source unit
+    size: most target units of a sentence
+    """
+
+    def __init__(self, sentences: Sequence[_Sentence]) -> None:
+        self.sentences = sentences
+        lengths = np.array([len(sentence.target_units) for sentence in sentences])
+        self.size = max(int(lengths.max()), 1)
+        weights_NTS = np.zeros((len(sentences), self.size, max(len(sentence.source_units) for sentence in sentences) + 1))
+        self._space_gains = np.zeros((len(sentences), self.size + 1), np.int64)
+        for number, sentence in enumerate(sentences):
+            num_targets, num_sources = sentence.weights_TS.shape
+            weights_NTS[number, :num_targets, 1 : num_sources + 1] = sentence.weights_TS
+            if _UNSPACED_CHARACTER.search(sentence.target):
+                borders = _find_borders(sentence.target, sentence.target_units)
+                self._space_gains[number, : num_targets + 1] = np.array(borders) * _SPACE_STEPS
+        self._is_unit = np.arange(self.size) < lengths[:, None]
+        # A unit with less attention to the text than most attends elsewhere, for example to the end of the sentence, and
+        # belongs to no code. The median, unlike 1, is also right for a model whose units all attend elsewhere in part.
+        self._sums_NTS = weights_NTS.cumsum(axis=2)
+        totals_NT = np.where(self._is_unit, self._sums_NTS[:, :, -1], np.inf)
+        ordered, rows = np.sort(totals_NT, axis=1), np.arange(len(sentences))
+        medians = (ordered[rows, np.maximum(lengths - 1, 0) // 2] + ordered[rows, lengths // 2]) / 2
+        divisors_NT = np.maximum(totals_NT, medians[:, None])
+        divisors_NT[divisors_NT == 0] = 1
+        self._sums_NTS /= divisors_NT[:, :, None]
+        self.shares_NTS = weights_NTS[:, :, 1:] / divisors_NT[:, :, None]
+        self._kinds = np.array(
+            [sentence.target_kinds + [0] * (self.size - len(sentence.target_kinds)) for sentence in sentences]
+        )
+
+    def write(self) -> Iterator[str]:
+        """Yield the translations with their codes. Elements that are in no other are searched together."""
+        elements = [sentence.list_elements(sentence.slots) if sentence.target_units else {} for sentence in self.sentences]
+        places = [(number, units) for number, own in enumerate(elements) for units in own.values()]
+        runs = self.find_runs(places, 0, self.size)
+        for number, (sentence, own) in enumerate(zip(self.sentences, elements, strict=True)):
+            end = len(sentence.target_units)
+            nodes = _Projection(self, number).arrange(sentence.slots, 0, end, dict(zip(own, runs, strict=False)))
+            yield _Writer(sentence).write(_Node(None, 0, end, nodes))
+
+    def find_runs(
+        self, elements: Sequence[tuple[int, range]], start: int, end: int, is_free: bytearray | None = None
+    ) -> Iterator[tuple[int, Span]]:
+        """Yield the gain and the units of the best place of each element among the target units from `start` to `end`.
+
+        If the text of the element occurs among them, its place is the occurrence nearest to the run with the largest gain.
+
+        elements: number of the sentence of each, and its source units
+        is_free: 1 for each of these target units that is free, and 0 for the others; None if all are free
+        """
+        num_together = max(_MAX_CELLS // (end - start), 1)
+        for first in range(0, len(elements), num_together):
+            part = elements[first : first + num_together]
+            runs = find_maximum_subarrays(*self._compute_gains(part, start, end, is_free))
+            for (number, units), (gain, first_unit, last_unit) in zip(part, runs, strict=True):
+                middle = start + (first_unit + last_unit - len(units)) / 2
+                place = self.sentences[number].find_words(units, start, end, is_free, middle)
+                if place is None:
+                    yield gain, (start + first_unit, start + last_unit)
+                else:
+                    yield max(gain, 0) + len(units) * _SUM_STEPS, (place, place + len(units))
+
+    def _compute_gains(
+        self, elements: Sequence[tuple[int, range]], start: int, end: int, is_free: bytearray | None
+    ) -> tuple[Steps, Steps, Steps]:
+        """Return what each target unit adds to a run of each element, and to a run that begins, or ends, with the unit."""
+        numbers = np.array([number for number, _ in elements])
+        firsts, stops = ([edge(units) for _, units in elements] for edge in (attrgetter("start"), attrgetter("stop")))
+        shares = self._sums_NTS[numbers, start:end, stops] - self._sums_NTS[numbers, start:end, firsts]
+        gains = np.log((shares + SMOOTHING) / (1 - shares + SMOOTHING)) + BIAS
+        gains = np.rint(gains * _SUM_STEPS).astype(np.int64)
+        is_place = self._is_unit[numbers, start:end]
+        if is_free is not None:
+            is_place &= np.frombuffer(is_free, np.bool_)
+        # No run with the largest sum crosses a unit that costs more than any two runs differ.
+        losses = np.abs(gains).sum(axis=1, keepdims=True) + _OTHER_MARK_STEPS + _SPACE_STEPS
+        gains = np.where(is_place, gains, -_SUM_STEPS - 2 * losses)
+        words = [self.sentences[number].source_words for number, _ in elements]
+        kinds = np.array(
+            [[_get_kind(own[units[edge]]) for own, (_, units) in zip(words, elements, strict=True)] for edge in (0, -1)]
+        )
+        mark_gains = (self._kinds[numbers, start:end] != kinds[:, :, None]) * -_OTHER_MARK_STEPS
+        space_gains = self._space_gains[numbers, start : end + 1]
+        return gains, mark_gains[0] + space_gains[:, :-1], mark_gains[1] + space_gains[:, 1:]
+
+
 class _Projection:
     """Places of codes in the units of a target. Work for an element grows with the units of its parent, as its weights do."""
 
-    def __init__(self, source: str, target: str, weights: npt.ArrayLike) -> None:
-        self.source, self.target = source, target
-        self.source_units, self.target_units = split_units(source), split_units(target)
-        self._unit_starts, self._unit_ends = [start for start, _ in self.source_units], [end for _, end in self.source_units]
-        weights_TS, shape = np.asarray(weights, np.float64), (len(self.target_units), len(self.source_units))
-        if weights_TS.shape != shape and weights_TS.size:
-            raise ValueError(f"weights: their shape is {weights_TS.shape}, and the texts have {shape} units")
-        self.target_units, weights_TS = _join_units(target, self.target_units, weights_TS.reshape(shape))
-        # A unit with less attention to the text than most attends elsewhere, for example to the end of the sentence, and
-        # belongs to no code. The median, unlike 1, is also right for a model whose units all attend elsewhere in part.
-        weights_ST = np.ascontiguousarray(weights_TS.T)
-        totals = np.add.reduce(weights_ST).tolist()
-        median = _compute_median(totals) if totals else 0.0
-        self._shares_ST = weights_ST / [max(total, median) or 1.0 for total in totals]
-        """Share of attention that each target unit has to each source unit"""
-        self._source_words, self._target_words = (
-            [text[first:last] for first, last in units]
-            for text, units in ((source, self.source_units), (target, self.target_units))
-        )
-        self._word_numbers = {word: number for number, word in enumerate(self._target_words)}
-        self._target_kinds = np.array(list(map(_get_kind, self._target_words)))
-        self._space_gains = np.array(_find_borders(target, self.target_units)) * _SPACE_STEPS
-
-    @cached_property
-    def _target_numbers(self) -> npt.NDArray[np.int64]:
-        return np.array([self._word_numbers[word] for word in self._target_words])
+    def __init__(self, batch: _SentenceBatch, number: int) -> None:
+        self._batch, self._number, self._sentence = batch, number, batch.sentences[number]
 
     def place(self, slots: Sequence[Slot], start: int, end: int) -> list[_Node]:
-        """Return the nodes of sibling codes inside the target units from `start` to `end`, from left to right.
+        """Return the nodes of sibling codes inside the target units from `start` to `end`, from left to right."""
+        elements = self._sentence.list_elements(slots) if start < end else {}
+        runs = self._batch.find_runs([(self._number, units) for units in elements.values()], start, end) if elements else ()
+        return self.arrange(slots, start, end, dict(zip(elements, runs, strict=True)))
 
-        The element with the largest gain is placed first.
+    def arrange(self, slots: Sequence[Slot], start: int, end: int, runs: Mapping[int, tuple[int, Span]]) -> list[_Node]:
+        """Return the nodes as `place` does. The element with the largest gain is placed first.
+
+        runs: gain and best place of each element, by its number
         """
         if not slots:
             return []
-        elements = {index: units for index, slot in enumerate(slots) if (units := self._units_of(slot)) and start < end}
-        runs = zip(elements, self._find_runs(list(elements.values()), start, end), strict=True)
         nodes: dict[int, _Node] = {}
-        is_free, num_free = bytearray(b"\1") * (end - start), end - start
-        for _, index, run in sorted((-gain, index, run) for index, (gain, run) in runs):
+        is_free, num_free = bytearray(b"") * (end - start), end - start
+        for _, index, run in sorted((-gain, index, run) for index, (gain, run) in runs.items()):
             if not num_free:
                 break
             if 0 in is_free[run[0] - start : run[1] - start]:
-                ((_, run),) = self._find_runs([elements[index]], start, end, is_free)
+                element = self._number, self._sentence.list_elements(slots[index : index + 1])[0]
+                ((_, run),) = self._batch.find_runs([element], start, end, is_free)
             is_free[run[0] - start : run[1] - start] = bytes(run[1] - run[0])
             num_free -= run[1] - run[0]
             nodes[index] = self._build_node(slots[index], *run)
@@ -177,7 +309,7 @@ class _Projection:
                 nodes[index] = self._build_word_node(slot, word, self._find_letters(slot, word, nodes.values()))
             elif index not in nodes:
                 # The gap is behind its left neighbor, unless the code is glued to a word on its right only.
-                key = bisect_right(self._unit_ends, slot.start), not _is_word(slot.after) or _is_word(slot.before)
+                key = bisect_right(self._sentence.unit_ends, slot.start), not _is_word(slot.after) or _is_word(slot.before)
                 if key not in gaps:
                     gaps[key] = self._find_gap(*key, placed, start, end)
                 nodes[index] = self._build_node(slot, gaps[key], gaps[key])
@@ -189,18 +321,18 @@ class _Projection:
         return [nodes[index] for index in sorted(nodes, key=get_place)]
 
     def _build_node(self, slot: Slot, start: int, end: int) -> _Node:
-        return _Node(slot, start, end, self.place(slot.children, start, end))
+        return _Node(slot, start, end, self.place(slot.children, start, end) if slot.children else ())
 
     def _find_word(self, slot: Slot, elements: Sequence[_Node], start: int, end: int) -> int | None:
         """Return the target unit for an element inside a source unit; None for other codes, and if it is in another element."""
         if not isinstance(slot.part, Element) or slot.start == slot.end or start == end:
             return None
-        unit = bisect_right(self._unit_starts, slot.start) - 1
-        if unit < 0 or slot.end > self._unit_ends[unit]:
+        unit = bisect_right(self._sentence.unit_starts, slot.start) - 1
+        if unit < 0 or slot.end > self._sentence.unit_ends[unit]:
             return None
-        shares = self._shares_ST[unit, start:end]
-        if (unit == 0 and slot.start == self._unit_starts[0]) or not shares.any():
-            word = start + (end - start - 1) * unit // len(self.source_units)
+        shares = self._batch.shares_NTS[self._number, start:end, unit]
+        if (unit == 0 and slot.start == self._sentence.unit_starts[0]) or not shares.any():
+            word = start + (end - start - 1) * unit // len(self._sentence.source_units)
         else:
             word = start + int(shares.argmax())
         return None if any(node.start <= word < node.end for node in elements) else word
@@ -210,11 +342,11 @@ class _Projection:
 
         An element inside equal words keeps its letters.
         """
-        unit = bisect_right(self._unit_starts, slot.start) - 1
-        source_start, source_end = self.source_units[unit]
-        first, last = self.target_units[word]
+        unit = bisect_right(self._sentence.unit_starts, slot.start) - 1
+        source_start, source_end = self._sentence.source_units[unit]
+        first, last = self._sentence.target_units[word]
         length = min(slot.end - slot.start, last - first)
-        if self.source[source_start:source_end] == self.target[first:last]:
+        if self._sentence.source[source_start:source_end] == self._sentence.target[first:last]:
             letters = first + slot.start - source_start, first + slot.end - source_start
         elif slot.start == source_start:
             letters = first, first + length
@@ -229,68 +361,6 @@ class _Projection:
         children = [self._build_word_node(child, word, letters) for child in slot.children]
         return _Node(slot, word, word, children, letters)
 
-    def _units_of(self, slot: Slot) -> range:
-        """Return the source units of an element; none for a point and for an element without text."""
-        return range(bisect_left(self._unit_starts, slot.start), bisect_right(self._unit_ends, slot.end))
-
-    def _find_runs(
-        self, elements: Sequence[range], start: int, end: int, is_free: bytearray | None = None
-    ) -> Iterator[tuple[int, Span]]:
-        """Yield the gain and the units of the best place of each element among the target units from `start` to `end`.
-
-        If the text of the element occurs among them, its place is the occurrence nearest to the run with the largest gain.
-
-        elements: source units of each, in order
-        is_free: 1 for each of these target units that is free, and 0 for the others; None if all are free
-        """
-        for number in range(0, len(elements), _MAX_ELEMENTS_AT_ONCE):
-            part = elements[number : number + _MAX_ELEMENTS_AT_ONCE]
-            gains = self._compute_gains(part, start, end)
-            if is_free is not None:  # no run with the largest sum crosses a unit that costs more than any two runs differ
-                loss = int(np.abs(gains).sum()) + _OTHER_MARK_STEPS + _SPACE_STEPS
-                gains = np.where(np.frombuffer(is_free, np.bool_), gains, -_SUM_STEPS - 2 * loss)
-            kinds = np.array([[_get_kind(self._source_words[units[edge]]) for units in part] for edge in (0, -1)])
-            mark_gains = (self._target_kinds[start:end] != kinds[:, :, None]) * -_OTHER_MARK_STEPS
-            start_gains = mark_gains[0] + self._space_gains[start:end]
-            end_gains = mark_gains[1] + self._space_gains[start + 1 : end + 1]
-            for units, (gain, first, last) in zip(part, find_maximum_subarrays(gains, start_gains, end_gains), strict=True):
-                place = self._find_words(units, start, end, is_free, start + (first + last - len(units)) / 2)
-                if place is None:
-                    yield gain, (start + first, start + last)
-                else:
-                    yield max(gain, 0) + len(units) * _SUM_STEPS, (place, place + len(units))
-
-    def _compute_gains(self, elements: Sequence[range], start: int, end: int) -> Steps:
-        """Return what each target unit from `start` to `end` adds to a run of each element, by its share of attention to it."""
-        shares = np.array([np.add.reduce(self._shares_ST[units.start : units.stop, start:end]) for units in elements])
-        gains = np.log((shares + SMOOTHING) / (1 - shares + SMOOTHING)) + BIAS
-        return np.rint(gains * _SUM_STEPS).astype(np.int64)
-
-    def _find_words(self, units: range, start: int, end: int, is_free: bytearray | None, middle: float) -> int | None:
-        """Return where the source units occur among free target units, nearest to a place; None if they do not.
-
-        Units without a letter or digit are not looked for. The search begins at the place, because equal words may be many.
-        """
-        words = self._source_words[units.start : units.stop]
-        if words[0] not in self._word_numbers or not any(map(str.isalnum, "".join(words))):
-            return None
-        stop = max(end - len(units) + 1, start)
-        is_place = self._target_numbers[start:stop] == self._word_numbers[words[0]]
-        if is_free is not None:
-            is_place &= np.frombuffer(is_free, np.bool_)[: stop - start]
-        places = np.flatnonzero(is_place) + start
-        right = int(places.searchsorted(middle, "right"))
-        left = right - 1
-        while left >= 0 or right < len(places):
-            if right == len(places) or (left >= 0 and middle - places[left] <= places[right] - middle):
-                place, left = int(places[left]), left - 1
-            else:
-                place, right = int(places[right]), right + 1
-            last = place + len(units)
-            if self._target_words[place:last] == words and (is_free is None or 0 not in is_free[place - start : last - start]):
-                return place
-        return None
-
     def _find_gap(self, num_before: int, behind: bool, elements: Sequence[_Node], start: int, end: int) -> int:
         """Return the gap for a code without units, as the number of units before it; elements are in order.
 
@@ -300,12 +370,12 @@ class _Projection:
         """
         if not num_before or start == end:
             return start
-        if num_before == len(self.source_units):
+        if num_before == len(self._sentence.source_units):
             return end
         unit = num_before - 1 if behind else num_before
-        shares = self._shares_ST[unit, start:end]
+        shares = self._batch.shares_NTS[self._number, start:end, unit]
         if not shares.any():
-            gap = start + round((end - start) * num_before / len(self.source_units))
+            gap = start + round((end - start) * num_before / len(self._sentence.source_units))
         else:  # of equal units, the last for a gap behind it, and the first for a gap before it
             gap = end - int(shares[::-1].argmax()) if behind else start + int(shares.argmax())
         number = bisect_left(elements, gap, key=lambda node: node.start) - 1
@@ -317,9 +387,8 @@ class _Projection:
 class _Writer:
     """Writer of a translation with its codes. White space between two units is outside the elements that begin or end there."""
 
-    def __init__(self, projection: _Projection, *, is_escaped: bool) -> None:
-        self.target, self.units = projection.target, projection.target_units
-        self.is_escaped = is_escaped
+    def __init__(self, sentence: _Sentence) -> None:
+        self.target, self.units, self.is_escaped = sentence.target, sentence.target_units, sentence.is_escaped
         self.output: list[str] = []
         self.position = 0
 
@@ -438,8 +507,6 @@ def _find_borders(text: str, units: Sequence[Span]) -> list[bool]:
 
     It has white space or an end of the text on one side, and a character of the script on another.
     """
-    if _UNSPACED_CHARACTER.search(text) is None:
-        return [False] * (len(units) + 1)
     is_unspaced = [False, *(_UNSPACED_CHARACTER.match(text, start) is not None for start, _ in units), False]
     ends, starts = [-1, *(end for _, end in units)], [*(start for start, _ in units), len(text) + 1]
     return [
@@ -455,8 +522,12 @@ def find_maximum_subarrays(gains_EN: Steps, start_gains_EN: Steps, end_gains_EN:
 
     start_gains_EN, end_gains_EN: added to the sum of a run that begins, or ends, with the number at this place
     """
-    sums = gains_EN.cumsum(axis=1)
-    before = sums - gains_EN - start_gains_EN  # sum of the numbers before a run that begins here, less the gain of its start
-    best_sums = sums + end_gains_EN - np.minimum.accumulate(before, axis=1)
-    for sums_before, totals, last in zip(before, best_sums, best_sums.argmax(axis=1).tolist(), strict=True):
-        yield int(totals[last]), last - int(sums_before[last::-1].argmin()), last + 1
+    sums_EN = gains_EN.cumsum(axis=1)
+    before_EN = sums_EN - gains_EN - start_gains_EN  # sum before a run that begins here, less the gain of its start
+    least_EN = np.minimum.accumulate(before_EN, axis=1)
+    best_EN = sums_EN + end_gains_EN - least_EN
+    rows, columns = np.arange(len(gains_EN)), np.arange(gains_EN.shape[1])
+    lasts = best_EN.argmax(axis=1)
+    is_start_EN = (before_EN == least_EN[rows, lasts, None]) & (columns <= lasts[:, None])
+    starts = len(columns) - 1 - is_start_EN[:, ::-1].argmax(axis=1)
+    return zip(best_EN[rows, lasts].tolist(), starts.tolist(), (lasts + 1).tolist(), strict=True)
