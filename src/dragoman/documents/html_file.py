@@ -49,7 +49,8 @@ _NAMES_FOR_BROWSERS = {
 """Encodings that browsers read for those that a page states: https://encoding.spec.whatwg.org, and the prescan of HTML."""
 _CHARSET = re.compile(rb"<meta[^<>]+?charset\s*+=\s*+[\"']?+\s*+([\w.:-]++)", re.IGNORECASE)
 _BLANKS = " \t\n\r\f"
-_SPACE = re.compile(f"[{_BLANKS}]+")
+_SPACE = re.compile(f"[{_BLANKS}]{{2,}}|[{_BLANKS[1:]}]")
+"""White space that is shown as one space and is none"""
 _ATTRIBUTE = re.compile(r"""(?<=[\s"'])([^\s"'<>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`]+))""")
 _QUOTES = re.compile("&(?:quot|apos|#0*3[49]|#[xX]0*2[27]);")
 _TAG_WORD = re.compile(r"""\"[^"]*+"|'[^']*+'|[^\s"'/]++""")
@@ -374,7 +375,9 @@ class _PageReader:
         if not self._run:
             return
         run, self._run, self._run_characters = self._run, [], 0
-        breaks = _find_breaks(run)
+        if not (breaks := _find_breaks(run)):
+            self._add_text(run)
+            return
         starts, ends = [0, *(number + 1 for number in breaks)], [*breaks, len(run)]
         lines = ["".join(str(part) for token, part in run[i:j] if token.is_text) for i, j in zip(starts, ends, strict=True)]
         start = 0

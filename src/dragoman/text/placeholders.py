@@ -290,6 +290,7 @@ _ADDRESSES = {
 _FIRST_CHARACTER = rf"[{''.join(map(re.escape, _STYLES))}\u20e3{_SYMBOL[1:]}"
 _FIRST_CHARACTERS = rf"{_FIRST_CHARACTER}|www\.|\.(?=com|org|net|edu|gov)|{PROGRAM_FIRST}"
 _HAS_FIRST = re.compile(_FIRST_CHARACTER)  # one set of characters is looked for faster
+_HAS_ASCII_FIRST = re.compile(f"[{re.escape(''.join(filter(_HAS_FIRST.match, map(chr, range(128)))))}]")  # and a small set too
 _DOMAIN_MARK = re.compile(r"\.(?:com|org|net|edu|gov)")
 _HAS_PROGRAM_FIRST = re.compile(PROGRAM_FIRST)
 _DOLLAR_ONE = re.compile(r"\$1(?!\d|[.,]\d)")
@@ -319,7 +320,7 @@ def find_codes(text: str, rules: InlineRules = COMMON_RULES) -> list[FoundCode]:
 def may_have_codes(text: str) -> bool:
     """Return whether a text has a character that codes begin with; most texts have none, and this is fast."""
     return (
-        _HAS_FIRST.search(text) is not None
+        (_HAS_ASCII_FIRST if text.isascii() else _HAS_FIRST).search(text) is not None
         or "www." in text
         or (("-" in text or "(" in text) and _HAS_PROGRAM_FIRST.search(text) is not None)
         or ("." in text[:-1] and _DOMAIN_MARK.search(text) is not None)  # most texts have no full stop but at their end

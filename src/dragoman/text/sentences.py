@@ -30,6 +30,8 @@ _SENTENCE_END = re.compile(
     rf"(?<![{_SPACED_MARKS}])(?P<marks>[{_SPACED_MARKS}]++){_CLOSING}\s++"
     rf"|[{_UNSPACED_MARKS}]++[{_SPACED_MARKS}{_UNSPACED_MARKS}]*+[{_CLOSERS}]*+\s*+"
 )
+_MARK = re.compile(rf"[{_SPACED_MARKS}{_UNSPACED_MARKS};\u037e]")
+"""First character of each match; a set of characters is looked for faster"""
 # In Greek, the semicolon is the question mark.
 _GREEK_SENTENCE_END = re.compile(_SENTENCE_END.pattern.replace(".!?", ".!?;\u037e"))
 _NEXT_CHARACTER = re.compile(rf"[{re.escape(_OPENERS)}\s]*+(.?)", re.DOTALL)
@@ -73,7 +75,10 @@ def split_sentences(text: str, language: str, protected: Sequence[Span] = ()) ->
     starts, ends = [start for start, _ in protected], [end for _, end in protected]
     spans: list[Span] = []
     start = len(text) - len(text.lstrip())
-    for match in pattern.finditer(text):
+    position = 0
+    for mark in _MARK.finditer(text):
+        if mark.start() < position or (match := pattern.match(text, mark.start())) is None:
+            continue
         position = match.end()
         if bisect_left(starts, position) > bisect_right(ends, position):
             continue
