@@ -25,6 +25,7 @@ _LETTERS = str.maketrans(string.ascii_letters, codecs.encode(string.ascii_letter
 
 def prepare_dragoman() -> Callable[[Path], int]:
     """Return the function that translates a file with dragoman and returns the number of its texts."""
+    from dragoman.documents.file_garbage import FileGarbage
     from dragoman.documents.formats import get_parser, parse_document
     from dragoman.documents.translate_document import DocumentOptions, translate_document
     from dragoman.inference.translation_result import Translation
@@ -44,8 +45,9 @@ def prepare_dragoman() -> Callable[[Path], int]:
         return [translate_line(line, request.attention) for line in request.lines]
 
     def translate_file(path: Path) -> int:
-        document = parse_document(path.name, path.read_bytes())
-        result = translate_document(document, get_parser(path.name), translate, DocumentOptions(target_language="de"))
+        with FileGarbage().without_full_collections():  # as the command and the server do
+            document = parse_document(path.name, path.read_bytes())
+            result = translate_document(document, get_parser(path.name), translate, DocumentOptions(target_language="de"))
         path.with_name(f"dragoman-{path.name}").write_bytes(result.content)
         return sum(bool(unit.text) for unit in result.results)
 

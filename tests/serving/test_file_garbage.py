@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from dragoman.serving.file_garbage import MAX_SECONDS, MIN_SECONDS, THRESHOLDS, FileGarbage
+from dragoman.documents.file_garbage import MAX_SECONDS, MIN_SECONDS, THRESHOLDS, FileGarbage
 from dragoman.serving.freed_memory import MIN_PEAK_BYTES, OLDEST, FreedMemory
 
 

@@ -278,6 +278,7 @@ def _build_translate(
     settings: keys of the section [decoding], as KEY=VALUE
     """
     from dragoman.catalog.by_name import fetch_if_listed
+    from dragoman.documents.file_garbage import FileGarbage
     from dragoman.documents.file_report import report_translation
     from dragoman.documents.folder_links import NO_ANCHORS, find_linked_anchors
     from dragoman.documents.output_names import get_output_suffix
@@ -318,6 +319,7 @@ def _build_translate(
     _check_outputs(list(outputs.values()), args.report)
     inputs = {Path(os.path.realpath(path)) for path in files.places}  # a link may lead to itself
     linked_anchors = find_linked_anchors(files.places)
+    garbage = FileGarbage()
 
     def translate(path: Path, on_progress: OnProgress) -> FileReport:
         output = outputs[path]
@@ -327,16 +329,17 @@ def _build_translate(
                 f"{output}: is an input of this command, which stays; give another output", code="output-is-input"
             )
         treat_termination_as_interrupt()
-        return report_translation(
-            translator.translate(
-                path,
-                output,
-                overwrite=args.overwrite,
-                original=args.translation_of,
-                anchors=linked_anchors.get(path, NO_ANCHORS),
-                on_progress=on_progress,
+        with garbage.without_full_collections():
+            return report_translation(
+                translator.translate(
+                    path,
+                    output,
+                    overwrite=args.overwrite,
+                    original=args.translation_of,
+                    anchors=linked_anchors.get(path, NO_ANCHORS),
+                    on_progress=on_progress,
+                )
             )
-        )
 
     return translate
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.documents.document import Document, add_plural_forms
+from dragoman.documents.file_garbage import FileGarbage
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.reading import ended_by
 from dragoman.documents.translate_document import DocumentOptions, UnitResult, translate_document
@@ -34,7 +35,6 @@ from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import LineRequest, OutputLimits
 from dragoman.runtime.owned_folder import has_owner, own_folder
 from dragoman.serving.clients import ANYBODY, QUEUE_CLIENT, Requester, has_share
-from dragoman.serving.file_garbage import FileGarbage
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.model_set import LineKey, Step
 from dragoman.serving.queued_search import RequestTimes

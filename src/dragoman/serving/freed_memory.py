@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 
+from dragoman.documents.file_garbage import THRESHOLDS as FILE_THRESHOLDS
 from dragoman.runtime.malloc import trim_malloc
-from dragoman.serving.file_garbage import THRESHOLDS as FILE_THRESHOLDS
 
 MIN_PEAK_BYTES = 512 << 10
 """Memory of the requests in progress from which its release is worth the time."""
