@@ -5,11 +5,21 @@ from __future__ import annotations
 import pytest
 
 from dragoman.text.language_identifier import make_identifier
-from dragoman.text.target_language import is_in_target_language
+from dragoman.text.target_language import find_target_language
 
 KEPT = (
     ("en", "de", "Wir haben das Haus gestern gesehen, und es ist nicht sehr groß."),
     ("en", "de", "Wir haben am Abend online nach einem Hotel gesucht, und es war leider keines mehr frei."),
+    ("en", "de", "Das ist gut."),
+    ("en", "de", "Änderungen übernehmen"),
+    ("en", "de", "„Der Zug ist schon wieder zu spät gekommen“, so Baker."),
+    ("en", "de", "Baker fuhr fort: „Die Bremsen wurden gestern noch geprüft.“"),
+    ("en", "de", "Lake Placid 1980: Die Läufer haben am letzten Tag noch eine Medaille gewonnen."),
+    ("en", "de", "Der Verein (Friends of the Lake and the Old Mill) sammelt seit zehn Jahren Spenden für das Ufer."),
+    ("en", "de", "Er sagte gestern im Radio: „Stay home, please“, und niemand hat darüber gelacht."),
+    ("en", "de", "Mary Smith vom Institute of Fine Arts in der Stadt Los Angeles"),
+    ("en", "pt", "Ontem fomos à praia (Long Beach) com os meus pais."),
+    ("es", "pt", "Não encontrei as chaves que deixei em cima da mesa."),
     ("de-DE", "en_US", "The village was destroyed by the storm, and they never returned."),
     ("en", "zh-Hans", "请使用 Git 提交您的更改。"),
     ("zh", "en", "Save the file and close it."),
@@ -17,13 +27,14 @@ KEPT = (
 TRANSLATED = (
     ("en", "de", "We saw the house yesterday, and it is not very big."),
     ("en", "de", "Hotel Information"),
-    ("en", "de", "Das ist gut."),
-    ("en", "de", "Rainer Werner Fassbinder, Werner Herzog, Wim Wenders und Andere"),
+    ("en", "de", "Apply changes"),
+    ("en", "de", "Was this a hit?"),
     ("en", "de", "Herr Müller and Frau Schmidt visited the Bundesverfassungsgericht in Karlsruhe."),
     ("en", "de", 'He said: "Wir haben das Haus gestern gesehen, und es ist nicht sehr groß."'),
     ("en", "de", "He told me: Wir haben das Haus gestern gesehen, und es ist nicht sehr groß, aber sehr alt."),
     ("en", "de", "In the film „Das Haus ist alt, und wir haben es gestern nicht gesehen, weil es geregnet hat“"),
-    ("en", "de", "for (int der = 0; der < ein; der++) { ist.und(nicht); }"),
+    ("de", "en", "„Wir haben das Haus gestern gesehen, und es ist nicht sehr groß“, so Brown-Shelley."),
+    ("es", "pt", "No encontré las llaves que dejé encima de la mesa."),
     ("en", "zh", "The word 你好吗 means how are you."),
     ("zh", "en", "Visit 北京 and see the wall."),
     ("de", "de", "Wir haben das Haus gestern gesehen, und es ist nicht sehr groß."),
@@ -38,7 +49,22 @@ def test_sentences_that_are_surely_in_the_target_language(subtests: pytest.Subte
     for is_kept, cases in ((True, KEPT), (False, TRANSLATED)):
         for source, target, text in cases:
             with subtests.test(text=text):
-                assert is_in_target_language(text, source, target) is is_kept
+                assert find_target_language([text], source, target) == [is_kept]
+
+
+def test_neighbors_decide_about_short_texts() -> None:
+    """A text that is of no language by itself stays among German texts, and is translated among English and mixed ones."""
+    pytest.importorskip("py3langid")
+    german = ["Wir haben das Haus gestern gesehen.", "Es war leider nicht sehr groß.", "Danach sind wir nach Hause gefahren."]
+    english = ["We saw the house yesterday.", "It was not very big.", "Then we drove home."]
+    short = ["Was ist los?"]
+    assert find_target_language(short, "en", "de") == [False]
+    assert find_target_language(german + short, "en", "de") == [True] * 4
+    assert find_target_language(english + short, "en", "de") == [False] * 4
+    assert find_target_language(german + short + english, "en", "de") == [True] * 3 + [False] * 4
+    assert find_target_language([*german, "Apply changes"], "en", "de") == [True] * 3 + [False]
+    far = [*german, *english * 4, *short]
+    assert find_target_language(far, "en", "de") == [True] * 3 + [False] * 13
 
 
 def test_restricted_identifier_leaves_others_unrestricted() -> None:

@@ -48,7 +48,7 @@ from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.length_ratios import LengthRatios
 from dragoman.text.placeholders import may_have_codes
 from dragoman.text.sentences import cut_long_spans, split_sentences
-from dragoman.text.target_language import is_in_target_language
+from dragoman.text.target_language import find_target_language
 from dragoman.text.term_annotation import annotate_terms, has_marks
 from dragoman.text.word_codes import mark_word_codes
 
@@ -312,13 +312,11 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     """
     results = [TranslatedSegment(source, source) for source in (segment.write() for segment in segments)]
     readings = [(options.mask_codes and read_marks(segment)) or read_placeholders(segment) for segment in segments]
-    waiting = []
-    for index, segment in enumerate(segments):
-        text = segment.clean.text
-        if options.language_check and is_in_target_language(text, options.source_language, options.target_language):
-            results[index] = replace(results[index], is_in_target_language=True)
-        elif _has_word(text):
-            waiting.append(index)
+    texts = [segment.clean.text for segment in segments]
+    if options.language_check:
+        verdicts = find_target_language(texts, options.source_language, options.target_language)
+        results = [replace(result, is_in_target_language=verdict) for result, verdict in zip(results, verdicts, strict=True)]
+    waiting = [index for index, text in enumerate(texts) if _has_word(text) and not results[index].is_in_target_language]
     lost = yield from _translate_readings(segments, readings, results, waiting, options)
     for index in lost:
         readings[index] = read_without_codes(segments[index])

@@ -37,7 +37,7 @@ from dragoman.serving.settings import ServerLimits
 from dragoman.serving.telemetry import Telemetry
 from dragoman.serving.usage import Usage
 from dragoman.text.inline_rules import infer_rules
-from dragoman.text.target_language import is_in_target_language
+from dragoman.text.target_language import find_target_language
 
 if TYPE_CHECKING:
     from dragoman.inference.translation_result import Translation
@@ -224,7 +224,7 @@ class TranslationService:
     async def _load_identifier(self, source: str, target: str) -> None:
         """Load the language identifier for a pair in a thread, because the first one takes a second."""
         if (source, target) not in self._identified_pairs:
-            await asyncio.to_thread(is_in_target_language, "a b c d e", source, target)
+            await asyncio.to_thread(find_target_language, ["a b"], source, target)
             self._identified_pairs.add((source, target))
 
     async def _drive(

@@ -1,14 +1,15 @@
 """Sentences of a source that are in the target language already, and that a translation would damage.
 
-Letters decide where the languages have different scripts. Otherwise py3langid decides, restricted to the two languages. The
-sentence must be far likelier in the target language. None of its words in small letters, or few in a long sentence, may be
-likelier in the source language. Names and quotations in an English sentence are then no reason to keep it. A text that is too
-short is translated.
+Letters decide where the languages have different scripts. Otherwise py3langid decides, restricted to the two languages. Names
+and quotations say little about the language of a sentence. So it also reads the sentence without its quotations and brackets,
+and the words in small letters outside them. In no clause may those words be of the source language.
+A text about which py3langid is unsure has the language of the texts beside it; without them, it is translated.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,26 +17,14 @@ from dragoman.languages import UNSPACED, get_language
 from dragoman.text.guards import SCRIPTS, get_script
 from dragoman.text.language_identifier import make_identifier
 
-MIN_WORDS = 5
-"""Fewest words of a sentence that py3langid decides."""
-MIN_SMALL_WORDS = 3
-"""Fewest of them in small letters."""
-MIN_MARGIN = 20.0
-"""Smallest difference of the log-probabilities of a sentence in the two languages, in nats."""
-MIN_SMALL_MARGIN = 5.0
-"""The same for the words in small letters together."""
-MIN_WORD_MARGIN = -2.5
-"""The same for each of them; words such as `in` and `war` are of both languages."""
-MIN_SURE_MARGIN = 40.0
-"""The margin of a sentence that may have a word in small letters below MIN_WORD_MARGIN, in MIN_WORDS_PER_ODD_WORD of them."""
-MIN_SURE_SMALL_MARGIN = 30.0
-"""The margin of the small words of such a sentence together."""
-MIN_WORDS_PER_ODD_WORD = 6
-MIN_ODD_WORD_MARGIN = -12.0
-"""The margin of such a word."""
-MIN_SMALL_WORDS_OF_PART = 2
-"""Small words of a part between quotation marks, brackets, colons and dashes that must be likelier in the target language; each
-part must if a small word is not."""
+MIN_MARGIN = 10.0
+"""Smallest difference of the log-probabilities of a sentence in the two languages, in nats, that decides without neighbors."""
+MIN_CLAUSE_MARGIN = -2.5
+"""The same for the words in small letters of a clause."""
+NUM_NEIGHBORS = 10
+"""Texts before and behind a text that decide about it."""
+MIN_NEIGHBOR_RATIO = 9
+"""Fewest neighbors in the target language for each that is in the source language."""
 MIN_UNITS = 3
 """Fewest words, or characters of a script without spaces, that letters decide."""
 MIN_UNIT_RATIO = 3
@@ -45,44 +34,63 @@ MAX_CHARACTERS = 1000
 
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\W\d_{UNSPACED}]+")
 _WORD = re.compile(r"[^\W\d_]+")
-_PART = re.compile(r"""[^"“”„«»‹›‘’'`:;()\[\]{}<>*_=–—-]+""")
+_CLAUSE = re.compile(r"[^:;–—]+")
+_QUOTATION = re.compile(
+    r"""\"[^"]*"|“[^”]*”|„[^“”"]*[“”"]|«[^»]*»|»[^«]*«|‘[^’]*’(?!\w)|‚[^‘’]*[‘’](?!\w)|(?<!\w)'[^']*'(?!\w)"""
+    r"""|\([^()]*\)|\[[^][]*\]"""
+)
 
 
-def is_in_target_language(text: str, source_language: str, target_language: str) -> bool:
-    """Return whether a sentence is surely in the target language; false without py3langid, or for a language it does not know.
+def find_target_language(texts: Sequence[str], source_language: str, target_language: str) -> list[bool]:
+    """Return for each text whether it is in the target language; false without py3langid, or for a language it does not know.
 
-    text: the sentence without codes
+    texts: sentences without codes, in the order of their document; up to NUM_NEIGHBORS on each side decide about an unsure one
     """
     source, target = get_language(source_language), get_language(target_language)
-    text = text[:MAX_CHARACTERS]
+    texts = [text[:MAX_CHARACTERS] for text in texts]
     if not source or not target or source == target:
-        return False
+        return [False] * len(texts)
     source_scripts, target_scripts = SCRIPTS.get(source, frozenset()), SCRIPTS.get(target, frozenset())
     if source_scripts and target_scripts and not source_scripts & target_scripts:
-        return _has_script(text, source_scripts, target_scripts)
+        return [_has_script(text, source_scripts, target_scripts) for text in texts]
+    if load_identifier(source, target) is None:
+        return [False] * len(texts)
+    margins = [_judge(text, source, target) for text in texts]
+    return [
+        margin >= MIN_MARGIN or (margin > 0 and _has_target_neighbors(margins, index)) for index, margin in enumerate(margins)
+    ]
+
+
+def _has_target_neighbors(margins: Sequence[float], index: int) -> bool:
+    neighbors = margins[max(index - NUM_NEIGHBORS, 0) : index + NUM_NEIGHBORS + 1]
+    num_target = sum(margin >= MIN_MARGIN for margin in neighbors)
+    num_source = sum(margin <= -MIN_MARGIN for margin in neighbors)
+    return num_target > 0 and num_target >= MIN_NEIGHBOR_RATIO * num_source
+
+
+def _judge(text: str, source: str, target: str) -> float:
+    """Return the largest margin of the readings of a text, or -MIN_MARGIN if a clause is of the source."""
+    outside = _QUOTATION.sub(" ", text)
+    small_words = _find_small_words(outside)
+    for clause in _CLAUSE.findall(outside):
+        if _compute_margin(" ".join(_find_small_words(clause)), source, target) < MIN_CLAUSE_MARGIN:
+            return -MIN_MARGIN
+    readings = [_read(text, source, target)]
+    if len(small_words) > 1:
+        readings += [_read(outside, source, target), _compute_margin(" ".join(small_words), source, target)]
+    return max(readings)
+
+
+def _read(text: str, source: str, target: str) -> float:
+    """Return the mean of the margins of a text and of its words in small letters, so that capitals say less."""
     words = _WORD.findall(text)
-    small_words = list(filter(_is_small, words))
-    if len(words) < MIN_WORDS or len(small_words) < MIN_SMALL_WORDS or load_identifier(source, target) is None:
-        return False
-    margin = _compute_margin(text, source, target)
-    small_margin = _compute_margin(f" {' '.join(small_words)} ", source, target)
-    if margin < MIN_MARGIN or small_margin < MIN_SMALL_MARGIN:
-        return False
-    odd_margins = [value for word in small_words if (value := _compute_word_margin(word, source, target)) < MIN_WORD_MARGIN]
-    if odd_margins and not (
-        margin >= MIN_SURE_MARGIN
-        and small_margin >= MIN_SURE_SMALL_MARGIN
-        and min(odd_margins) >= MIN_ODD_WORD_MARGIN
-        and len(odd_margins) * MIN_WORDS_PER_ODD_WORD <= len(small_words)
-    ):
-        return False
-    fewest = 0 if odd_margins else MIN_SMALL_WORDS_OF_PART
-    parts = [part for part in _PART.findall(text) if (words := _WORD.findall(part)) and sum(map(_is_small, words)) >= fewest]
-    return all(_compute_margin(f" {part.strip()} ", source, target) > 0 for part in parts)
+    if not words:
+        return 0.0
+    return (_compute_margin(text.strip(), source, target) + _compute_margin(" ".join(words).lower(), source, target)) / 2
 
 
-def _is_small(word: str) -> bool:
-    return word == word.lower()
+def _find_small_words(text: str) -> list[str]:
+    return [word for word in _WORD.findall(text) if word == word.lower()]
 
 
 def _has_script(text: str, source_scripts: frozenset[str], target_scripts: frozenset[str]) -> bool:
@@ -95,14 +103,9 @@ def _has_script(text: str, source_scripts: frozenset[str], target_scripts: froze
 
 
 def _compute_margin(text: str, source: str, target: str) -> float:
-    """Return the log-probability of a text in the target language, less that in the source language, in nats."""
-    log_probs = dict(load_identifier(source, target).rank(text))
+    """Return the log-probability of words in the target language, less that in the source language, in nats."""
+    log_probs = dict(load_identifier(source, target).rank(f" {text} "))
     return float(log_probs[target] - log_probs[source])
-
-
-@lru_cache(maxsize=1 << 14)
-def _compute_word_margin(word: str, source: str, target: str) -> float:
-    return _compute_margin(f" {word} ", source, target)
 
 
 @lru_cache(maxsize=64)
