@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from dragoman.text import language_identifier
 from dragoman.text.language_identifier import make_identifier
 from dragoman.text.target_language import find_target_language
 
@@ -71,3 +75,22 @@ def test_restricted_identifier_leaves_others_unrestricted() -> None:
     pytest.importorskip("py3langid")
     make_identifier(norm_probs=True).set_languages(["de", "en"])
     assert "fr" in make_identifier(norm_probs=True).labels
+
+
+def test_threads_that_ask_at_the_same_time_read_the_tables_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    langid = pytest.importorskip("py3langid.langid")
+    calls: list[str] = []
+
+    def read_slowly(path: str, **_: bool) -> object:
+        calls.append(path)
+        time.sleep(0.1)  # the other threads ask meanwhile
+        return object()
+
+    language_identifier._load_identifier.cache_clear()
+    monkeypatch.setattr(langid.LanguageIdentifier, "from_model_file", read_slowly)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: make_identifier(norm_probs=False), range(4)))
+    finally:
+        language_identifier._load_identifier.cache_clear()
+    assert len(calls) == 1

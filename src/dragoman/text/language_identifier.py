@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 from functools import cache
+from threading import Lock
 from typing import Any
+
+_LOADING = Lock()
+"""Held while the tables are read: threads that ask at the same time would each read them, 60 MB for each."""
 
 
 def make_identifier(*, norm_probs: bool) -> Any:
@@ -14,7 +18,8 @@ def make_identifier(*, norm_probs: bool) -> Any:
 
     Raises ImportError without py3langid.
     """
-    return copy.copy(_load_identifier(norm_probs))
+    with _LOADING:
+        return copy.copy(_load_identifier(norm_probs))
 
 
 @cache
