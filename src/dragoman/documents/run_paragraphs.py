@@ -175,16 +175,15 @@ def _add_paragraph(
     is_first = True
     for line in map(_trim, _split_at_breaks(items)):
         if any(item.text.strip() for item in line):
-            _add_line(
-                units, members, Unit(unit_id, "", keep_line_breaks=False, language=language), name, reader, line, is_first, cap
-            )
+            _add_line(units, members, unit_id, language, name, reader, line, is_first, cap)
             is_first, cap = False, None
 
 
 def _add_line(
     units: UnitList,
     members: ZipMembers,
-    unit: Unit,
+    unit_id: str,
+    language: str,
     name: str,
     reader: _ParagraphReader,
     items: Sequence[_Item],
@@ -213,7 +212,8 @@ def _add_line(
         edits += write_pieces([cut[0], *pieces, cut[1]], span, source, write_run, base)
         return edits if paragraph is None else [*turn_paragraph(source, paragraph, translation.language), *edits]
 
-    units.add(replace(unit, source=text.text, markup=text.markup), members.shift(name, write))
+    unit = Unit(unit_id, text.text, text.markup, keep_line_breaks=False, language=language)
+    units.add(unit, members.shift(name, write))
 
 
 def _copy_with_properties(paragraph: XmlElement) -> XmlElement:
@@ -464,7 +464,6 @@ def _keep_languages(items: Sequence[_Item], styles: FontStyles, style: str) -> t
 
     The language of a paragraph is that of the document (empty) if a run with letters has it, and else that of most letters.
     """
-    counts: Counter[str] = Counter()
     codes: dict[str, str] = {}
     languages: list[str] = []
     for item in items:
@@ -477,9 +476,12 @@ def _keep_languages(items: Sequence[_Item], styles: FontStyles, style: str) -> t
         )
         languages.append(get_language(code))
         codes.setdefault(languages[-1], code)
-        counts[languages[-1]] += sum(map(str.isalpha, item.text))
-    document_language = get_language(styles.language)
-    main = document_language if counts[document_language] else max(counts, key=counts.__getitem__, default="")
+    document_language, main = get_language(styles.language), next(iter(codes), "")
+    if len(codes) > 1:
+        counts: Counter[str] = Counter()
+        for item, language in zip(items, languages, strict=True):
+            counts[language] += sum(map(str.isalpha, item.text))
+        main = document_language if counts[document_language] else max(counts, key=counts.__getitem__)
     output = [
         replace(item, properties=item.stated, language=codes[language])
         if language != main and item.stated and any(read_run_languages(item.stated)) and any(map(str.isalpha, item.text))

@@ -261,9 +261,11 @@ def _loses_words(source: CodedText, translation: CodedText) -> bool:
     """Return whether a text with codes lost most of its letters, as `in %d seconds` that became `in %d`."""
     if all(isinstance(part, str) for part in source.parts):
         return False
-    num_before, num_after = (
-        sum(map(str.isalpha, "".join(_list_texts(side.parts, with_codes=False)))) for side in (source, translation)
-    )
+    before, after = ("".join(_list_texts(side.parts, with_codes=False)) for side in (source, translation))
+    num_after = sum(map(str.isalpha, after))
+    if num_after >= MIN_LETTERS_KEPT * len(before):
+        return False
+    num_before = sum(map(str.isalpha, before))
     return num_before >= MIN_LETTERS and num_after < MIN_LETTERS_KEPT * num_before
 
 

@@ -270,24 +270,26 @@ def translate_texts(texts: Sequence[str], options: TextOptions, translate: Trans
 
 def plan_texts(texts: Sequence[str], options: TextOptions) -> TextPlan:
     """Yield the lines to translate, and return the translated texts; see `translate_texts`."""
-    pieces_of_texts = [list(divide(text, options)) for text in texts]
-    segments = list(dict.fromkeys(piece for piece in chain.from_iterable(pieces_of_texts) if isinstance(piece, CodedText)))
-    translated_segments = yield from _translate_segments(segments, options)
-    translated = dict(zip(segments, translated_segments, strict=True))
+    numbers: dict[CodedText, int] = {}  # of the segments
+    pieces_of_texts = [
+        [numbers.setdefault(piece, len(numbers)) if isinstance(piece, CodedText) else piece for piece in divide(text, options)]
+        for text in texts
+    ]
+    translated = yield from _translate_segments(list(numbers), options)
     separator = " " if is_spaced_language(options.target_language) else ""
     return [_join(pieces, translated, separator) for pieces in pieces_of_texts]
 
 
-def _join(pieces: Sequence[Piece], translated: dict[CodedText, TranslatedSegment], separator: str) -> TextTranslation:
-    """Return the text of the pieces and its alternatives."""
-    segments = tuple(translated[piece] for piece in pieces if isinstance(piece, CodedText))
+def _join(pieces: Sequence[str | Separator | int], translated: Sequence[TranslatedSegment], separator: str) -> TextTranslation:
+    """Return the text of the pieces and its alternatives. pieces: a segment is its number"""
+    segments = tuple(translated[piece] for piece in pieces if isinstance(piece, int))
 
     def join(number: int) -> str:
         """Return the text with this alternative of each segment; a single space, or none, becomes what the language writes."""
         output: list[str] = []
         is_after_sentence = False
         for piece in pieces:
-            if isinstance(piece, CodedText):
+            if isinstance(piece, int):
                 segment = translated[piece]
                 text = segment.alternatives[number] if 0 <= number < len(segment.alternatives) else segment.text
                 output += [separator, text] if is_after_sentence else [text]
@@ -295,7 +297,7 @@ def _join(pieces: Sequence[Piece], translated: dict[CodedText, TranslatedSegment
                 output.append(separator if piece.text == " " else piece.text)
             else:
                 output.append(piece)
-            is_after_sentence = isinstance(piece, CodedText)
+            is_after_sentence = isinstance(piece, int)
         return "".join(output)
 
     num_alternatives = max((len(segment.alternatives) for segment in segments), default=0)
