@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def main(
     num_rounds, turn_seconds = rounds or 5, seconds if seconds is not None else (1.0 if quick else 3.0)
     names = chosen or (QUICK_CELLS if quick else [cell.name for cell in CELLS])
     cells = [cell for cell in CELLS if cell.name in names]
-    selected = [name for name in SECTIONS if name in (only or SECTIONS)]
+    selected = [name for name in SECTIONS if name in (only or (SECTIONS[:-1] if quick else SECTIONS))]
 
     @cache
     def build_forms(model: RandomModel) -> ModelFormats:
@@ -86,18 +87,13 @@ def main(
     def captions() -> Captions:
         return find_captions(shared, bench.work, bundle, quick=quick)
 
-    def find_captions_or_none() -> Captions | None:
-        try:
-            return captions()
-        except MissingCaptionsError:
-            return None
-
     def build_models() -> None:
         """Make the models, which a machine keeps."""
         for model in dict.fromkeys([BASE, *(cell.model for cell in cells if "fixed" in selected)]):
             build_forms(model)
         if "captions" in selected:
-            find_captions_or_none()
+            with suppress(MissingCaptionsError):
+                captions()
 
     with open_systems(bench.work, named or ALL) as systems:
         bench.console.print(systems.description, markup=False)
@@ -125,13 +121,7 @@ def main(
                 rounds=num_rounds,
                 budget=section_budgets["captions"],
             ),
-            "memory": lambda: measure_memory(
-                build_forms(BASE),
-                None if quick and not only else find_captions_or_none(),
-                quick=quick,
-                rounds=1 if quick else num_rounds,
-                budget=section_budgets["memory"],
-            ),
+            "memory": lambda: measure_memory(captions(), quick=quick),
         }
         section_budgets: dict[str, TimeBudget] = {}
         for name in selected:

@@ -23,6 +23,7 @@ import click
 from common.benchmark import Benchmark, print_progress, with_options
 from common.environments import MissingPeerError, make_environment
 from common.results import Ratio, Section, Table
+from common.usage import list_descendants
 from inference.captions import Captions, MissingCaptionsError, find_captions
 from inference.fixed import make_sources
 from inference.models import BASE, build_random_model
@@ -39,6 +40,8 @@ PAIR = ("en", "de")
 NUM_RANDOM_SENTENCES = 256
 START_SECONDS = 120.0
 TARGETS = {"over_one_at_a_time_16": 3.0, "over_batched_16": 1.3, "latency_1": 1.0}
+TARGET_MEBIBYTES = {"at_rest": 150, "16_clients": 250}
+"""Most memory of the server with the base model."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,8 @@ class Measurement:
 
 
 @contextmanager
-def run_server(command: ServerCommand, environment: dict[str, str]) -> Iterator[str]:
-    """Run a server on a free port, and give its address once it answers."""
+def run_server(command: ServerCommand, environment: dict[str, str]) -> Iterator[tuple[str, int]]:
+    """Run a server on a free port, and give its address and its process once it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -104,7 +107,7 @@ def run_server(command: ServerCommand, environment: dict[str, str]) -> Iterator[
                 if process.poll() is not None or time.monotonic() > end:
                     raise click.ClickException(f"{command.name}: the server did not start")
                 time.sleep(0.2)
-            yield url
+            yield url, process.pid
         finally:
             process.terminate()
             process.wait(30)
@@ -132,6 +135,13 @@ def write_served_bundle(bundle: Path, folder: Path, search: dict[str, Any]) -> P
         overwrite=True,
     )
     return folder
+
+
+def read_memory(process: int, name: str) -> float:
+    """Return the memory of all processes of a server in MiB. name: VmRSS, or VmHWM for its peak"""
+    paths = [Path(f"/proc/{pid}/status") for pid in (process, *list_descendants(process))]
+    lines = [line for path in paths for line in path.read_text(encoding="ascii").splitlines() if line.startswith(name)]
+    return sum(int(line.split()[1]) for line in lines) / 1024
 
 
 def answers(url: str) -> bool:
@@ -202,11 +212,14 @@ def measure_model(model: MeasuredModel, programs: Path, *, quick: bool) -> Secti
     environment = {**os.environ, "PYTHONPATH": str(package_path.parent)}
     rounds, seconds = (1, 4.0) if quick else (3, 10.0)
     measurements: dict[tuple[str, str], Measurement] = {}
+    memory: dict[str, tuple[float, float]] = {}
 
     def measure(command: ServerCommand, loads: dict[str, dict[str, Any]]) -> None:
         """Add the figures of one round of one server."""
-        with run_server(command, environment) as url:
+        with run_server(command, environment) as (url, process):
+            at_rest = read_memory(process, "VmRSS")
             send_load(url, model.sentences, PAIR, seconds / 2, clients=16)
+            memory[command.name] = at_rest, read_memory(process, "VmHWM")
             for name, load in loads.items():
                 latencies, elapsed = send_load(url, model.sentences, PAIR, seconds, **load)
                 measurements.setdefault((command.name, name), Measurement()).add(latencies, elapsed)
@@ -221,7 +234,14 @@ def measure_model(model: MeasuredModel, programs: Path, *, quick: bool) -> Secti
     for command in (*commands[:2], *batched):  # a server that is too slow for the rate would only show how long its queue grows
         print_progress(f"{model.name}, {command.name}, open loop")
         measure(command, {"open loop": {"rate": rate}})
-    return build_section(model, commands, measurements, rate)
+    section = build_section(model, commands, measurements, rate)
+    rows = [[server, *(f"{size:.0f}" for size in sizes)] for server, sizes in memory.items()]
+    section.tables.append(Table("memory in MiB, at most", ["server", "at rest", "16 clients"], rows))
+    if model.name == "base":
+        limits = zip(TARGET_MEBIBYTES.items(), memory["dragoman"], strict=True)
+        section.ratios += [Ratio(f"base_memory_{name}", limit / size, 1.0) for (name, limit), size in limits]
+    section.figures["memory"] = memory
+    return section
 
 
 def build_base_model(work: Path) -> MeasuredModel:
