@@ -24,8 +24,9 @@ import dragoman
 from chromium import needs_chromium, open_browser
 from dragoman.bundle import BundleMetadata, load_bundle, save_bundle
 from dragoman.cli.main import cli
-from dragoman.config import make_recipe, update_section
+from dragoman.config import TokenizerConfig, make_recipe, update_section
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
+from dragoman.data.tokenization.word_pieces import train_word_pieces
 from dragoman.export.onnx import export_onnx
 from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights
@@ -83,6 +84,9 @@ def make_model(name: str) -> bytes:
             return (resolve_model("en-de") / "source.model").read_bytes()
         case "BPE, NFKC, bytes":
             return train_bpe(vocab_size=400, byte_fallback=True)
+        case "word-piece":
+            config = TokenizerConfig(model_type="word-piece")
+            return train_word_pieces(SENTENCES, config, normalization="identity", vocab_size=350, key="size").serialized_model
         case _:
             return train_bpe(
                 vocab_size=150, normalization_rule_name="identity", character_coverage=0.98, hard_vocab_limit=False
@@ -91,7 +95,7 @@ def make_model(name: str) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs the program node, a package of Debian")
-@pytest.mark.parametrize("name", ["unigram, NFC", "BPE, NFKC, bytes", "BPE, identity"])
+@pytest.mark.parametrize("name", ["unigram, NFC", "BPE, NFKC, bytes", "BPE, identity", "word-piece"])
 def test_text_is_split_as_by_sentencepiece(name: str, tmp_path: Path) -> None:
     model, random = make_model(name), Random(1)
     lines = [*SENTENCES, *("".join(random.choices(ODD, k=random.randint(0, 30))) for _ in range(500))]

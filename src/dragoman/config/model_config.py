@@ -101,7 +101,7 @@ class ModelConfig(ExtensibleSection):
     product by its GELU (T5 v1.1) or SiLU."""
     position_encoding: Literal["interleaved", "concatenated", "halves", "learned", "relative", "rotary", "none"] = "interleaved"
     """Sinusoids as printed (sin, cos, …), in tensor2tensor's form (sin …, cos …), in halves with the printed wavelengths
-    (MarianMT), learned positions (Table 3, E), T5's relative ones, rotary ones (RoFormer), or none."""
+    (MarianMT), learned (Table 3, E), T5's relative, rotary (RoFormer), or none."""
     relative_attention_num_buckets: Annotated[int, Limits(ge=4, le=4096)] = 32
     """Buckets of distances if position_encoding = 'relative'; the encoder has half of them for each direction."""
     relative_attention_max_distance: SmallPositiveInt = 128

@@ -28,7 +28,7 @@ class TokenizerConfig(RecipeSection):
 
     model_type: Literal["bpe", "unigram", "word-piece", "word", "char", "byte", "subword-nmt", "byte-level-bpe"] = "bpe"
     """`bpe`, `unigram` and `word-piece` are SentencePiece models; `word`, `char` and `byte` are levels; `subword-nmt` applies
-    codes of subword-nmt or fastBPE, or reads their pieces (`foo@@ bar`); bundles of BART have `byte-level-bpe`."""
+    codes of subword-nmt or fastBPE, or reads pieces (`foo@@ bar`); bundles of BART have `byte-level-bpe`."""
     joint: bool = True
     """Whether both languages share one model and vocabulary."""
     vocab_size: VocabSize = 32_000
