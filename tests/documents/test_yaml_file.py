@@ -119,3 +119,15 @@ def test_anchor_may_be_set_again() -> None:
     """YAML 1.2.2, example 7.1, sets an anchor twice. A warning of the library would fail this test."""
     document = yaml_file.parse(b"first: &anchor Foo\nsecond: *anchor\nnew: &anchor Bar\nreuse: *anchor\n")
     assert [unit.source for unit in document.units] == ["Foo", "Bar"]
+
+
+@pytest.mark.parametrize(
+    ("key", "language", "written"),
+    [("en", "de", "de"), ('"en"', "de", '"de"'), ("'en-US'", "nb", "'nb'"), ("en", "no", '"no"'), ("'en'", "no", "'no'")],
+)
+def test_root_key_is_the_language_of_the_translation(key: str, language: str, written: str) -> None:
+    """A plain `no` is false in the YAML 1.1 that Ruby reads."""
+    document = yaml_file.parse(f"{key}: # note\n  a: Text\n".encode())
+    assert document.source_language == key.strip("'\"")
+    content = write_document(document, {unit.id: UnitTranslation("Neu") for unit in document.units}, language)
+    assert content.decode() == f"{written}: # note\n  a: Neu\n"

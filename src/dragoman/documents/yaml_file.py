@@ -127,7 +127,9 @@ def parse(content: bytes) -> Document:
         return [text.make_edit(scalar.start, scalar.end, write_scalar(text, scalar, translation.text))]
 
     def make_language_edits(translations: Mapping[str, UnitTranslation], code: str) -> Sequence[Edit]:
-        return [text.make_edit(language.start, language.end, code)] if code and language else []
+        if not code or language is None:
+            return []
+        return [text.make_edit(language.start, language.end, write_scalar(text, language, code))]
 
     def make_plural_edits(code: str) -> Sequence[Edit]:
         """Return the edits that add the keys of missing plural forms before each key of `other`."""
@@ -197,11 +199,11 @@ def _find_language_key(roots: Sequence[Node]) -> YamlScalar | None:
     if len(roots) != 1 or not isinstance(roots[0], MappingNode) or len(roots[0].value) != 1:
         return None
     key, value = roots[0].value[0]
-    if not isinstance(key, ScalarNode) or not isinstance(value, MappingNode) or key.style:
+    if not isinstance(key, ScalarNode) or not isinstance(value, MappingNode) or key.style not in (None, "'", '"'):
         return None
     if not _LANGUAGE.fullmatch(key.value):
         return None
-    return YamlScalar((), key.value, key.start_mark.index, key.end_mark.index, "")
+    return YamlScalar((), key.value, key.start_mark.index, key.end_mark.index, key.style or "")
 
 
 def write_scalar(text: EncodedText, scalar: YamlScalar, value: str) -> str:
