@@ -235,3 +235,29 @@ def test_line_length_of_a_cue_with_time_stamps_is_that_of_its_lines() -> None:
         result = translate_document(document, parse_vtt, translate, DocumentOptions("en", "de"))
         assert [text.flags for text in result.results] == [flags]
         assert result.content.count(b"\n") == (5 if not flags else 4)
+
+
+@pytest.mark.parametrize(
+    ("cue", "sources"),
+    [
+        ("[door opens]\nHello, my\nfriend.", ["door opens", "Hello, my friend."]),
+        ("Hello.\n<i>(laughs)</i>\nGo on.", ["Hello.", "laughs", "Go on."]),
+        (
+            "\u266a Oh, what a day \u266a\n\u266a What a night \u266a",
+            ["\u266a Oh, what a day \u266a", "\u266a What a night \u266a"],
+        ),
+        ("\u266a Oh, what\na day \u266a", ["\u266a Oh, what a day \u266a"]),
+        ("(sighs) Never\nmind.", ["(sighs) Never mind."]),
+        ("- Who?\n[knocking]\n- Me.", ["Who?", "knocking", "Me."]),
+        ("- <v Bob>Hi there</v>\n- <v Al>Good day</v>", ["Hi there", "Good day"]),
+    ],
+)
+def test_sounds_songs_and_voices_keep_their_lines(cue: str, sources: list[str]) -> None:
+    document = check_laws(parse_vtt, f"WEBVTT\n\n00:01.000 --> 00:04.000\n{cue}\n".encode(), str.upper)
+    assert [unit.source for unit in document.units] == sources
+
+
+@pytest.mark.parametrize("cue", ['{"title": "Chapter one",\n "id": 5}', "sprite.jpg#xywh=0,0,160,90"])
+def test_metadata_for_programs_stays(cue: str) -> None:
+    document = parse_vtt(f"WEBVTT\n\n00:01.000 --> 00:04.000\n{cue}\n\n00:05.000 --> 00:06.000\nText\n".encode())
+    assert [unit.source for unit in document.units] == ["Text"]

@@ -10,7 +10,7 @@ import html
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from dragoman.documents.document import UnitTranslation
 from dragoman.languages import is_spaced_language
@@ -29,6 +29,7 @@ _STAMP_OR_OVERRIDE = re.compile(rf"{STAMP.pattern}|{_OVERRIDE.pattern}")
 _SHOWN_BREAK = "<br n/>"  # of SubStation; the file may have other tags of breaks
 _SHOWN_CODE = re.compile(rf"<t/>|{_SHOWN_BREAK}|<o (\\[^{{}}<>\n]*)/>")
 _VOICE = re.compile(r"<v(?:\.[^<>\s]*)?(?:[ \t][^<>\n]*)?>", re.IGNORECASE)
+_VOICE_START = re.compile(rf"(?:(?<![^\n])[ \t]*+[-–—][ \t]*+)?{_VOICE.pattern}", re.IGNORECASE)
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*+\r?\n")
 _SUBSTATION_BREAK = re.compile(r"(?<![ \t])[ \t]*+\\[Nn]")
 _LINE_END = re.compile(r"\r\n?|\n|\\[Nn]")
@@ -39,6 +40,7 @@ _DASH = re.compile(r"(?:[-–—](?!\s*[\d-])|(?:>|&gt;){2,3}+)[ \t]*+")
 _LISTED_DASH = re.compile(r"(?:[-–—](?![-\d])|(?:>|&gt;){2,3}+)[ \t]*+")  # of a cue whose lines all begin with one
 _LABEL = re.compile(r"[ \t]*+([^\W\d_][\w.'’-]{0,20}+(?:[ \t][\w.'’#-]{1,20}+){0,3}+):[ \t]++(?=\S)")
 _LINE_START = re.compile(r"(?:[ \t]|<[^<>\n]*>|\{\\[^{}\n]*\})*+")
+_SOUND = re.compile(r"(?:\[([^\[\]\r\n\\]+)\]|\(([^()\r\n\\]+)\))(?:[ \t]|<[^<>\n]*>|\{\\[^{}\n]*\})*+(?=\r|\n|\\[Nn]|\Z)")
 _EDGE_START = re.compile(rf"\s++|\\h|{_STAMP_OR_OVERRIDE.pattern}|{_VOICE.pattern}", re.IGNORECASE)
 _EDGE_END = re.compile(rf"\s|\\[Nnh]|</v>|{_STAMP_OR_OVERRIDE.pattern}", re.IGNORECASE)
 _AROUND = re.compile(r"<(i|b|u|font|v|c)\b[^<>\n]*>(?=[^<>]*</\1>\Z)", re.IGNORECASE)
@@ -56,13 +58,15 @@ class CueText:
 def split_cue(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
     """Yield the spans of the texts of a cue, and whether a dash or a name of a dialogue stands before it.
 
-    Each voice, each line of a dialogue, what follows a name, and each line of captions with time stamps is a text.
+    Each voice, each line of a dialogue, what follows a name, and each line of captions with time stamps is a text. So is a line
+    with a sound in brackets beside other lines, and what begins with a note of music.
 
     start, end: place of what the cue shows
     """
     raw = text[start:end]
-    cuts = [match.start() for match in _VOICE.finditer(raw)]
+    cuts = [match.start() for match in _VOICE_START.finditer(raw)]
     labels: dict[int, int] = {}
+    sounds: dict[int, tuple[int, int]] = {}
     dash_pattern = _DASH
     if not cuts:
         lines = [0, *(match.end() for match in _LINE_END.finditer(raw) if match.end() < len(raw))]
@@ -72,8 +76,17 @@ def split_cue(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]
         dialogue = [line for line, start in zip(lines, starts, strict=True) if dash_pattern.match(raw, start)]
         labels = {} if dialogue else _find_labels(raw, lines)
         cuts = dialogue or [*labels] or (lines if STAMP.search(raw) else [])
+        if len(lines) > 1:
+            matches = zip(lines, (_SOUND.match(raw, start) for start in starts), strict=True)
+            sounds = {line: match.span(match.lastindex or 0) for line, match in matches if match}
+            behind = [end for line, end in pairwise(lines) if line in sounds]
+            notes = [line for line, start in zip(lines, starts, strict=True) if raw[start : start + 1] in ("♪", "♫", "♬")]
+            cuts = [*cuts, *sounds, *behind, *notes]
     cuts = sorted({0, *cuts})
     for first, last in zip(cuts, [*cuts[1:], len(raw)], strict=True):
+        if first in sounds:
+            yield start + sounds[first][0], start + sounds[first][1], True
+            continue
         span = _trim(text, start + labels.get(first, first), start + last)
         dash = dash_pattern.match(text, *span)
         yield (*(_trim(text, dash.end(), span[1]) if dash else span), dash is not None or first in labels)

@@ -5,8 +5,10 @@ A sentence often goes on in the next cue. `sentence_groups` of the document list
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dragoman.documents.cue_text import STAMP, TAG, CueText, read_cue_text, split_cue
@@ -197,10 +199,20 @@ def _read_cues(text: str, *, is_vtt: bool) -> Iterator[Cue]:
             number += 1
         check_text(position - start)
         check_codes(sum(text.count(mark, start, position) for mark in "<{"))
+        if is_vtt and _is_metadata(text[start:position].strip()):
+            continue
         groups = times.groups()
         is_timed = STAMP.search(text, start, position) is not None
         for first, last, is_dialogue in split_cue(text, start, position):
             yield Cue(first, last, to_seconds(groups[:4]), to_seconds(groups[4:]), is_dialogue, is_timed)
+
+
+def _is_metadata(text: str) -> bool:
+    """Return whether the text of a cue is for programs: an object of JSON, or a part of an image of previews."""
+    if text.startswith(("{", "[")):
+        with suppress(ValueError, RecursionError):
+            return isinstance(json.loads(text), dict | list)
+    return "#xywh=" in text and not any(map(str.isspace, text))
 
 
 def _begins_cue(lines: Sequence[str], number: int) -> bool:
