@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,7 @@ def test_mark_in_a_word_stays_a_mark() -> None:
     for parse, source, text, expected in (
         (parse_rst, b"The *big* house.", "Das <g1>Gro\u00df</g1>haus.", "Das *Gro\u00df*\\ haus."),
         (parse_rst, b"The ``x`` value.", "Der Wert<x1/>.", "Der Wert\\ ``x``."),
-        (parse_rst, b"Plain text.", "1. Text mit *Stern*", "\\1. Text mit \\*Stern\\*"),
+        (parse_rst, b"Plain text.", "1. Text mit *Stern*", "1\\. Text mit \\*Stern\\*"),
         (parse_asciidoc, b"The *big* house.", "Das <g1>Gro\u00df</g1>haus.", "Das **Gro\u00df**haus."),
         (parse_asciidoc, b"Plain text.", "* Text", "{empty}* Text"),
     ):
@@ -194,6 +195,22 @@ def test_texts_of_asciidoc() -> None:
     assert list_sources(parse_asciidoc(translate(document))) == [
         f"Neu \u00fcbersetzt {text}" for text in list_sources(document)
     ]
+
+
+@pytest.mark.parametrize("text", ["05:21", "17. 5:21", "42", "A. Smith", "- 5", "2031", "(2) 3"])
+@pytest.mark.parametrize(
+    ("parse", "page"),
+    [
+        (parse_rst, b"Some text here.\n\n* An item\n\n  7\n\nTitle\n=====\n\n.. note:: A note\n\n12\n"),
+        (parse_asciidoc, b"Some text here.\n\n* An item\n\n== Title\n\nNOTE: A note\n\n12\n"),
+    ],
+)
+def test_translations_without_letters_are_written(parse: Callable[[bytes], Document], page: bytes, text: str) -> None:
+    document = parse(page)
+    assert list_sources(document)[:2] == ["Some text here.", "An item"]
+    assert [unit.source for unit in document.other_units][-1] == "12"
+    translations = {unit.id: UnitTranslation(text) for unit in document.units}
+    check_written(document, translations, write_document(document, translations), parse)
 
 
 def test_curved_quotation_marks_of_asciidoc_are_pairs() -> None:

@@ -95,10 +95,8 @@ class MarkedTextReader:
         text = self.text.text
         check_text(sum(end - start for start, end in spans))
         content = "\n".join(text[start:end] for start, end in spans)
-        if not any(map(str.isalpha, content)):
-            return
         source, codes, changed_ends = _read(content, self._syntax)
-        if not any(map(str.isalpha, _TAG.sub("", source))):
+        if not _TAG.sub("", source).strip():
             return
         width, prefix = 0, ""
         if len(spans) > 1:

@@ -99,8 +99,9 @@ class RstSyntax:
         return output
 
     def protect_start(self, text: str) -> str:
-        """Return a text with a backslash where another block would begin."""
-        return f"\\{text}" if BLOCK_START.match(text) else text
+        """Return a text with a backslash where another block would begin. One before a letter or a digit escapes nothing."""
+        place = next((number for number, character in enumerate(text) if not character.isalnum()), 0)
+        return f"{text[:place]}\\{text[place:]}" if BLOCK_START.match(text) else text
 
 
 BLOCK_START = re.compile(
