@@ -632,6 +632,25 @@ def test_ordering_within_sampling_noise_is_not_significant() -> None:
     assert [ordering.p_value for ordering in incomplete.compare_rows("bleu")] == [None]
 
 
+def test_accuracy_is_compared_for_label_smoothing_alone() -> None:
+    """Section 5.4 states that smoothing improves accuracy: means of 62 and 60 with deviations of √2 each, so 2 ± 2."""
+    rows = {row.name: row for row in PAPER_ROWS}
+
+    def row(name: str, *accuracies: float | None) -> Table3Result:
+        trained = [TrainedRow(name, seed, 5.0, 20.0, "", 1, 10, 1.0, value) for seed, value in enumerate(accuracies)]
+        return Table3Result(rows[name], trained)
+
+    def outcomes(*results: Table3Result) -> list[tuple[str, str, str]]:
+        orderings = Table3("words", "tiny", Budget(steps=10), 2, results).compare_rows("token_accuracy")
+        return [(ordering.better_row, ordering.worse_row, ordering.outcome) for ordering in orderings]
+
+    base, other = row("base", 61.0, 63.0), row("D-ls0.2", 10.0, 10.0)
+    assert outcomes(base, row("D-ls0", 57.0, 59.0), other) == [("base", "D-ls0", "held")]
+    assert outcomes(base, row("D-ls0", 59.0, 61.0), other) == [("base", "D-ls0", "within deviation")]
+    assert outcomes(base, row("D-ls0", 67.0, 69.0), other) == [("base", "D-ls0", "reversed")]
+    assert outcomes(base, row("D-ls0", None, 61.0), other) == []
+
+
 def test_ordering_holds_only_beyond_the_deviation() -> None:
     # Printed: base 4.92, N = 2 6.11, N = 4 5.19. The deviations of 5 and 6, 9 and 10, 5.5 and 6 are √½, √½ and √⅛.
     table = make_table(base=[5.0, 6.0], C_n2=[9.0, 10.0], C_n4=[5.5, 6.0])

@@ -31,6 +31,7 @@ import dragoman
 import dragoman.training.checkpoints.checkpoint
 import dragoman.training.checkpoints.checkpointer
 import dragoman.training.losses.chunked
+import dragoman.training.losses.label_smoothing
 import dragoman.training.report
 import dragoman.training.trainer
 import dragoman.training.validation
@@ -40,7 +41,7 @@ from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
 from dragoman.data.collate import Batch, collate, iter_batches_by_length
 from dragoman.data.dataloader import DataPosition, TrainingBatches
 from dragoman.data.encoded_corpus import Corpus, list_pair_files
-from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.errors import DataError, InterruptedRun, RecipeError, RunError
 from dragoman.evaluation.metrics import Score, bleu, chrf, compute_perplexity, exact_match
 from dragoman.formats.text import read_lines
@@ -58,7 +59,7 @@ from dragoman.training.checkpoints.checkpoint import (
 from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.finalize import average_run
 from dragoman.training.losses.function import build_validation_loss
-from dragoman.training.losses.label_smoothing import batch_loss, label_smoothed_loss
+from dragoman.training.losses.label_smoothing import batch_loss, count_likeliest, label_smoothed_loss
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
 from dragoman.training.monitoring.events import Sample, StepDone
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
@@ -181,6 +182,13 @@ def test_loss_without_gradients_allocates_none(outputs_XD: Tensor, output_VD: Te
     assert result == (loss, nll)
     assert (2, 7) in no_grad_shapes.shapes  # two rows of logits in a chunk
     assert not {(7, 5), (6, 5)} & no_grad_shapes.shapes
+
+
+def test_likeliest_targets_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The projection is the identity, so the logits are the rows; three of the five have their largest number at the target."""
+    monkeypatch.setattr(dragoman.training.losses.label_smoothing, "CPU_CHUNK_LOGITS", 6)  # two rows a chunk
+    outputs_XD = torch.tensor([[3.0, 1, 0], [0, 2, 1], [0, 1, 5], [4, 0, 1], [0, 0, 9]])
+    assert count_likeliest(outputs_XD, torch.eye(3), torch.tensor([0, 2, 2, 0, 1])) == 3
 
 
 def test_validation_allocates_no_gradient(trained: Path) -> None:
@@ -1082,6 +1090,14 @@ def test_validation_loss_equals_forced_scoring(trained: Path, corpus: Path) -> N
     assert last["step"] == checkpoint.step == 200
     assert last["nll"] == pytest.approx(-sum(log_probs) / len(log_probs), rel=1e-5)
     assert last["perplexity"] == pytest.approx(math.exp(last["nll"]))
+    data, hits = Corpus(list_pair_files(trained / "data", "valid")), list[bool]()
+    for row in range(len(data)):
+        targets = [*data.target(row).tolist(), END_ID]
+        source_1S = torch.tensor([data.source(row).tolist()])
+        logits_TV = bundle.model(source_1S, torch.tensor([[BEGIN_ID, *targets[:-1]]]))[0]
+        hits += (logits_TV.argmax(dim=-1) == torch.tensor(targets)).tolist()
+    assert last["token_accuracy"] == pytest.approx(100 * sum(hits) / len(hits))
+    assert 0 < last["token_accuracy"] < 100
     assert last["loss"] > last["nll"] * 1.01
 
 
@@ -1311,7 +1327,7 @@ LOG_KEYS = {
         "padding_fraction",
     },
     "valid": {
-        "type", "step", "loss", "perplexity", "bleu", "best", "f1", "f1_gold_tags", "nll", "nll_own_source",
+        "type", "step", "loss", "perplexity", "token_accuracy", "bleu", "best", "f1", "f1_gold_tags", "nll", "nll_own_source",
         "nll_shuffled_source", "pair_scores", "seconds",
     },
 }  # fmt: skip
@@ -1351,7 +1367,7 @@ def test_report_describes_the_run(trained: Path, corpus: Path) -> None:
     epochs, tokens = count_batches(recipe, 200)
     assert report["epochs"] == round(epochs[-1], 2)
     last = [entry for entry in read_metrics_log(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]
-    assert report["valid"] == {key: last[key] for key in ("step", "loss", "perplexity", "bleu")}
+    assert report["valid"] == {key: last[key] for key in ("step", "loss", "perplexity", "token_accuracy", "bleu")}
     assert report["signatures"].keys() == {"bleu", "paper_bleu", "chrf", "exact_match"}
     assert {
         "machine",

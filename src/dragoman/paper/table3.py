@@ -90,4 +90,5 @@ def read_trained_row(row: str, seed: int, report: Mapping[str, Any], budget: Bud
         parameters=int(report["parameters"]),
         steps=int(report["steps"]),
         seconds=float(report["seconds"]),
+        token_accuracy=report["valid"].get("token_accuracy"),
     )

@@ -11,11 +11,11 @@ from typing import Literal
 
 from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL, ResampledScore, compare_resampled
 from dragoman.paper.budget import Budget
-from dragoman.paper.table3_rows import ROW_SERIES, PaperRow
+from dragoman.paper.table3_rows import ACCURACY_ROWS, ROW_SERIES, PaperRow
 from dragoman.runtime.counts import format_count
 from dragoman.viz.charts import Panel, Series, render_learning_curve
 
-Metric = Literal["perplexity", "bleu"]
+Metric = Literal["perplexity", "bleu", "token_accuracy"]
 OrderingOutcome = Literal["held", "reversed", "within deviation", "not significant", "one seed"]
 """Outcome of a printed ordering:
 
@@ -40,6 +40,8 @@ class TrainedRow:
     parameters: int
     steps: int
     seconds: float
+    token_accuracy: float | None = None
+    """Percentage of the validation set's target tokens; None for a run of an earlier version."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,10 @@ class Table3Result:
         values = self.values(metric)
         return stdev(values) if len(values) > 1 else None
 
+    def has(self, metric: Metric) -> bool:
+        """Return whether each run has the metric."""
+        return None not in self.values(metric)
+
     @property
     def parameters(self) -> int:
         """Return the number of parameters."""
@@ -78,8 +84,8 @@ class Ordering:
     metric: Metric
     better_row: str
     worse_row: str
-    paper_margin: float
-    """Printed difference, above 0."""
+    paper_margin: float | None
+    """Printed difference, above 0; None for token accuracy, of which section 5.4 states the ordering only."""
     measured_margin: float
     """Measured difference; below 0 if the better printed row is worse."""
     margin_std: float | None
@@ -129,22 +135,27 @@ class Table3:
 
 def _compare_series(series: str, names: Sequence[str], metric: Metric, results: Sequence[Table3Result]) -> Iterator[Ordering]:
     """Yield the ordering of each two trained rows of a series that are not printed as equal."""
-    series_results = [result for result in results if result.paper_row.name in names]
+    series_results = [result for result in results if result.paper_row.name in names and result.has(metric)]
     sign = -1.0 if metric == "perplexity" else 1.0
     for first, second in combinations(series_results, 2):
-        paper_margin = sign * (getattr(first.paper_row, metric) - getattr(second.paper_row, metric))
-        if paper_margin == 0:
+        paper_margin: float | None = None
+        if metric == "token_accuracy":
+            is_stated = (first.paper_row.name, second.paper_row.name) == ACCURACY_ROWS
+        else:
+            paper_margin = sign * (getattr(first.paper_row, metric) - getattr(second.paper_row, metric))
+            is_stated = paper_margin != 0
+        if not is_stated:
             continue
-        better, worse = (first, second) if paper_margin > 0 else (second, first)
+        better, worse = (first, second) if paper_margin is None or paper_margin > 0 else (second, first)
         stds = [std for std in (better.std(metric), worse.std(metric)) if std is not None]
         margin_std = math.hypot(*stds) if len(stds) == 2 else None
         measured_margin = sign * (better.mean(metric) - worse.mean(metric))
         p_value = None
         if metric == "bleu" and better.resampled_bleu and worse.resampled_bleu:
             p_value = compare_resampled(better.resampled_bleu, worse.resampled_bleu).p_value
-        yield Ordering(
-            series, metric, better.paper_row.name, worse.paper_row.name, abs(paper_margin), measured_margin, margin_std, p_value
-        )
+        names = better.paper_row.name, worse.paper_row.name
+        printed = None if paper_margin is None else abs(paper_margin)
+        yield Ordering(series, metric, *names, printed, measured_margin, margin_std, p_value)
 
 
 def draw_table3(table: Table3) -> str:

@@ -118,6 +118,7 @@ class EarlyStopping:
             perplexity=compute_perplexity(result.nll),
             bleu=result.bleu,
             best=is_best,
+            token_accuracy=result.token_accuracy,
             f1=result.f1,
             f1_gold_tags=result.f1_gold_tags,
             nll_own_source=result.nll_own_source,

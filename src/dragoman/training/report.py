@@ -40,6 +40,7 @@ class ValidationSummary:
     step: int
     loss: float
     perplexity: float
+    token_accuracy: float | None = None
     bleu: float | None = None
     f1: float | None = None
 

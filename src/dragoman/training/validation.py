@@ -47,6 +47,7 @@ from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.losses.function import LossFunction, build_validation_loss, count_learned
+from dragoman.training.losses.label_smoothing import count_correct_tokens
 from dragoman.training.monitoring.events import Sample
 
 # Sample translations of a validation in the metrics log.
@@ -86,9 +87,12 @@ class Validator:
             loss, nll = compute_mean_loss(
                 model, self.corpus, self.plan, loss_function, batch_tokens=config.batch_tokens, start_id=start_token_id
             )
+            accuracy = compute_token_accuracy(
+                model, self.corpus, self.plan, batch_tokens=config.batch_tokens, start_id=start_token_id
+            )
             own_nll, shuffled_nll = self._compare_source_nll(model) if math.isfinite(nll) else (None, None)
             if not config.num_validation_translations or not math.isfinite(nll):
-                return ValidationResult(loss, nll, None, (), nll_own_source=own_nll, nll_shuffled_source=shuffled_nll)
+                return ValidationResult(loss, nll, None, (), accuracy, nll_own_source=own_nll, nll_shuffled_source=shuffled_nll)
             greedy_overrides = {"method": "greedy", "nbest": 1, "mbr": "none", "mbr_candidates": None, "coverage_penalty": 0.0}
             greedy = update_section(self.recipe.decoding, greedy_overrides, where="decoding")
             with self.plan.autocast():
@@ -107,6 +111,7 @@ class Validator:
             nll,
             bleu,
             logged_samples,
+            accuracy,
             **scores,
             nll_own_source=own_nll,
             nll_shuffled_source=shuffled_nll,
@@ -173,6 +178,7 @@ class ValidationResult:
     """Scores of a validation; losses are in nats per target token.
 
     loss: smoothed loss, with the loss of the tags in a parser with a tagging head
+    token_accuracy: share of the target tokens that are the likeliest after the reference's, in percent; None for CTC
     nll_own_source, nll_shuffled_source: `nll` of a subset, with its own sources and with those of other sentences
     pair_scores: BLEU and chrF of each pair of languages, such as en-de, for a model of many languages
     note: reason why BLEU says nothing about the outputs
@@ -182,6 +188,7 @@ class ValidationResult:
     nll: float
     bleu: float | None
     samples: tuple[Sample, ...]
+    token_accuracy: float | None = None
     f1: float | None = None
     f1_gold_tags: float | None = None
     nll_own_source: float | None = None
@@ -221,6 +228,24 @@ def compute_mean_loss(
     return _average_loss(
         model, iter_batches_by_length(corpus, batch_tokens=batch_tokens, start_id=start_id), plan, loss_function
     )
+
+
+@torch.no_grad()
+def compute_token_accuracy(
+    model: Transformer, corpus: Corpus, plan: ComputePlan, *, batch_tokens: int, start_id: int
+) -> float | None:
+    """Return the percentage of target tokens, end tokens included, that are the likeliest ones under teacher forcing.
+
+    It is None for a decoder that reads no target tokens.
+    """
+    if not model.is_autoregressive:
+        return None
+    num_correct = num_tokens = 0
+    for batch in iter_batches_by_length(corpus, batch_tokens=batch_tokens, start_id=start_id):
+        with plan.autocast():
+            num_correct += count_correct_tokens(model, batch.to(plan.device))
+        num_tokens += batch.num_target_tokens
+    return 100.0 * num_correct / num_tokens
 
 
 @torch.no_grad()

@@ -125,9 +125,12 @@ def training_progress_bars() -> Iterator[Callable[[str], TrainingProgressBar]]:
 
 def _print_table3(table: Table3) -> None:
     from dragoman.console.terminal import print_table
+    from dragoman.paper.commands.outputs import METRICS
     from dragoman.paper.table3_results import Metric, Table3Result
 
     def format_mean(result: Table3Result, metric: Metric) -> str:
+        if not result.has(metric):
+            return ""
         std = result.std(metric)
         return f"{result.mean(metric):.2f}" + (f" ± {std:.2f}" if std is not None else "")
 
@@ -138,21 +141,24 @@ def _print_table3(table: Table3) -> None:
         paper_millions = f"{paper_row.million_parameters:g}" if paper_row.million_parameters is not None else ""
         cost_cell = f"{result.mean(cost):,.0f}"
         perplexity_cells = (f"{paper_row.perplexity:.2f}", format_mean(result, "perplexity"))
-        bleu_cells = (f"{paper_row.bleu:.1f}", format_mean(result, "bleu"))
+        bleu_cells = (f"{paper_row.bleu:.1f}", format_mean(result, "bleu"), format_mean(result, "token_accuracy"))
         size_cells = (paper_millions, f"{result.parameters / 1e6:.3f}")
         rows.append((paper_row.name, cost_cell, *perplexity_cells, *bleu_cells, *size_cells))
-    header = ["row", cost, "printed", "PPL", "printed", "BLEU", "printed", "10⁶ params"]
+    header = ["row", cost, "printed", "PPL", "printed", "BLEU", "accuracy", "printed", "10⁶ params"]
     print_table(table.title, header, rows)
     signatures = {run.signature for result in table.results for run in result.trained_rows}
     click.echo(f"perplexity per subword token of data.valid, unsmoothed; its BLEU: {', '.join(sorted(signatures))}")
+    click.echo("accuracy: percentage of these tokens that are the likeliest after those before them")
     for remark in table.remarks:
         click.echo(remark)
-    for metric in ("perplexity", "bleu"):
+    for metric in METRICS:
         orderings = table.compare_rows(metric)
+        if not orderings and metric == "token_accuracy":
+            continue
         orderings_by_outcome = {
             outcome: [ordering for ordering in orderings if ordering.outcome == outcome] for outcome in ("held", "reversed")
         }
-        metric_name = "perplexity" if metric == "perplexity" else "BLEU"
+        metric_name = {"bleu": "BLEU"}.get(metric, metric.replace("_", " "))
         noise_count = sum(ordering.outcome == "not significant" for ordering in orderings)
         noise_note = f", {noise_count} are within the sampling noise (paired bootstrap)" if noise_count else ""
         if table.seeds == 1:

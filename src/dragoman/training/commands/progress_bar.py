@@ -134,7 +134,8 @@ class TrainingProgressBar:
         """Print the scores of a validation."""
         self.preparation_bar.close()
         scores = [("BLEU", report.bleu), ("F1", report.f1)]
-        score_text = "".join(f"  {name} {value:.2f} (greedy)" for name, value in scores if value is not None)
+        score_text = f"  accuracy {report.token_accuracy:.2f}" if report.token_accuracy is not None else ""
+        score_text += "".join(f"  {name} {value:.2f} (greedy)" for name, value in scores if value is not None)
         best_mark = "  best so far" if report.best else ""
         self._print_line(
             Text.from_markup(

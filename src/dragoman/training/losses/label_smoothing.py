@@ -16,7 +16,7 @@ from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import PADDING_ID
 from dragoman.model.linear import MatMul, torch_matmul
 from dragoman.model.transformer import Transformer
-from dragoman.training.losses.chunked import Sums, chunked_loss, fold_output_bias, iter_row_blocks, sum_dtype
+from dragoman.training.losses.chunked import CPU_CHUNK_LOGITS, Sums, chunked_loss, fold_output_bias, iter_row_blocks, sum_dtype
 
 # In half precision, log Σ exp is computed from this many classes.
 NORM_SAMPLE_CLASSES = 256
@@ -46,16 +46,37 @@ def batch_loss(
 
     pos_loss_weight: weight of the tagging head's loss, which is added to the smoothed loss
     """
-    tagged_batch, batch = batch, strip_tags(model, batch)
+    memory_BSD, (outputs_XD, output_VD, targets_X) = _force_targets(model, batch)
+    loss, nll = label_smoothed_loss(
+        outputs_XD, output_VD, targets_X, epsilon=epsilon, smoothing_mode=smoothing_mode, matmul=model.matmul
+    )
+    return (loss + pos_loss_weight * pos_tag_loss(model, memory_BSD, batch) if pos_loss_weight else loss), nll
+
+
+def count_correct_tokens(model: Transformer, batch: Batch) -> int:
+    """Return the number of real target tokens that are the likeliest ones after the reference's tokens before them."""
+    _, (outputs_XD, output_VD, targets_X) = _force_targets(model, batch)
+    return count_likeliest(outputs_XD, output_VD, targets_X)
+
+
+def _force_targets(model: Transformer, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """Return the output of the encoder, and (outputs_XD, output_VD, targets_X) of the decoder for the real targets."""
+    batch = strip_tags(model, batch)
     memory_BSD = model.encoder(batch.source_BS)
     outputs_BTD, _ = model.decoder(batch.inputs_BT, model.decoder.start(memory_BSD, batch.source_BS))
     is_real_X = batch.find_nonpad_positions()
     outputs_XD, targets_X = outputs_BTD.flatten(0, 1)[is_real_X], batch.targets_BT.flatten()[is_real_X]
-    outputs_XD, output_VD = fold_output_bias(outputs_XD, model.output, model.output_bias)
-    loss, nll = label_smoothed_loss(
-        outputs_XD, output_VD, targets_X, epsilon=epsilon, smoothing_mode=smoothing_mode, matmul=model.matmul
-    )
-    return (loss + pos_loss_weight * pos_tag_loss(model, memory_BSD, tagged_batch) if pos_loss_weight else loss), nll
+    return memory_BSD, (*fold_output_bias(outputs_XD, model.output, model.output_bias), targets_X)
+
+
+def count_likeliest(outputs_XD: Tensor, output_VD: Tensor, targets_X: Tensor) -> int:
+    """Return the number of positions whose largest logit is that of the target."""
+    chunk_size = max(1, CPU_CHUNK_LOGITS // len(output_VD))
+    num_likeliest = 0
+    for start in range(0, len(targets_X), chunk_size):
+        logits_ZV = F.linear(outputs_XD[start : start + chunk_size], output_VD)
+        num_likeliest += int((logits_ZV.argmax(dim=-1) == targets_X[start : start + chunk_size]).sum())
+    return num_likeliest
 
 
 def strip_tags(model: Transformer, batch: Batch) -> Batch:

@@ -136,6 +136,8 @@ class ValidationReport:
     perplexity: LoggedFloat
     bleu: float | None
     best: bool
+    token_accuracy: float | None = None
+    """Percentage of target tokens that are the likeliest ones after the reference's tokens before them."""
     f1: float | None = None
     """Labeled F1 of a parser, by EVALB's rules."""
     f1_gold_tags: float | None = None

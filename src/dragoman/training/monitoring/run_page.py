@@ -119,7 +119,8 @@ def _build_tiles(status: RunStatus, summary: RunSummary) -> list[MetricTile]:
     add_tile("epoch", summary.epoch, "{:.2f}")
     perplexity = f"perplexity {format_value(summary.perplexity, '{:,.2f}')}" if summary.perplexity else ""
     add_tile("training loss", summary.loss, "{:.3f}", perplexity)
-    for name, key in (("validation perplexity", "perplexity"), ("BLEU", "bleu"), ("F1", "f1")):
+    scores = (("validation perplexity", "perplexity"), ("token accuracy", "token_accuracy"), ("BLEU", "bleu"), ("F1", "f1"))
+    for name, key in scores:
         best_value, best_note = getattr(summary.best, key, None), ""
         if summary.best is not None and isinstance(best_value, int | float):
             best_note = f"best {format_value(best_value, '{:,.2f}')}, step {summary.best.step:,}"
@@ -149,6 +150,7 @@ def _build_charts(status: RunStatus) -> list[str]:
     panels = [
         ("Loss", Panel("nats per token", [*training_series("loss"), *validation_series("nll")])),
         ("Perplexity", Panel("per token", [*training_series("perplexity"), *validation_series("perplexity")], log_scale=True)),
+        ("Token accuracy", Panel("% of the target tokens", validation_series("token_accuracy"))),
         ("BLEU", Panel("greedy", validation_series("bleu"))),
         ("F1", Panel("greedy", validation_series("f1"))),
         ("Learning rate", Panel("as scheduled", training_series("lr"))),

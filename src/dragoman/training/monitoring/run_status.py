@@ -117,6 +117,7 @@ class ValidationValues:
     loss: float | None
     nll: float | None
     perplexity: float | None
+    token_accuracy: float | None
     bleu: float | None
     f1: float | None
 
