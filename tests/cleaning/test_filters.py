@@ -135,7 +135,7 @@ def test_missing_library_is_named_with_extra(settings: dict[str, float], module:
     from dragoman.text import language_identifier
 
     language_id._load_identifier.cache_clear()
-    language_identifier._load_identifier.cache_clear()
+    monkeypatch.setattr(language_identifier, "_TABLES", language_identifier._Tables())
     monkeypatch.setitem(sys.modules, module, None)
     with raises_code("missing-dependency", "dragoman[cleaning]"):
         make_filters(CleaningConfig(**settings))  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from dragoman.text import language_identifier
@@ -77,6 +78,15 @@ def test_restricted_identifier_leaves_others_unrestricted() -> None:
     assert "fr" in make_identifier(norm_probs=True).labels
 
 
+def test_identifier_of_two_languages_decides_as_the_complete_one() -> None:
+    pytest.importorskip("py3langid")
+    complete, small = make_identifier(norm_probs=False), make_identifier(["de", "en", "unknown"], norm_probs=False)
+    complete.set_languages(["de", "en"])
+    assert small.labels == complete.labels == ["de", "en"]
+    for text in ("Wir haben das Haus gesehen.", "We saw the house.", "OK"):
+        assert dict(small.rank(text)) == pytest.approx(dict(complete.rank(text)))
+
+
 def test_threads_that_ask_at_the_same_time_read_the_tables_once(monkeypatch: pytest.MonkeyPatch) -> None:
     langid = pytest.importorskip("py3langid.langid")
     calls: list[str] = []
@@ -84,13 +94,27 @@ def test_threads_that_ask_at_the_same_time_read_the_tables_once(monkeypatch: pyt
     def read_slowly(path: str, **_: bool) -> object:
         calls.append(path)
         time.sleep(0.1)  # the other threads ask meanwhile
-        return object()
+        return langid.LanguageIdentifier(np.zeros((1, 2)), np.zeros(2), ["de", "en"], [0] * 256, [0], tk_row=[0])
 
-    language_identifier._load_identifier.cache_clear()
+    monkeypatch.setattr(language_identifier, "_TABLES", language_identifier._Tables())
     monkeypatch.setattr(langid.LanguageIdentifier, "from_model_file", read_slowly)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda _: make_identifier(norm_probs=False), range(4)))
-    finally:
-        language_identifier._load_identifier.cache_clear()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: make_identifier(norm_probs=False), range(4)))
     assert len(calls) == 1
+
+
+def test_tables_are_read_for_new_languages_and_at_most_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    langid = pytest.importorskip("py3langid.langid")
+    calls: list[str] = []
+
+    def read(path: str) -> object:
+        calls.append(path)
+        return langid.LanguageIdentifier(np.zeros((1, 3)), np.zeros(3), ["de", "en", "fr"], [0] * 256, [0], tk_row=[0])
+
+    monkeypatch.setattr(language_identifier, "_TABLES", language_identifier._Tables())
+    monkeypatch.setattr(langid.LanguageIdentifier, "from_model_file", read)
+    asked = [("de", "en"), ("en",), ("en", "fr"), ("de", "fr"), ("fr", "xx"), ("yy",)]
+    for languages, num_calls in zip(asked, (1, 1, 2, 2, 3, 3), strict=True):
+        labels = make_identifier(languages, norm_probs=False).labels
+        assert (labels, len(calls)) == (sorted({"de", "en", "fr"} & set(languages)), num_calls)
+    assert make_identifier(norm_probs=True).labels == ["de", "en", "fr"]

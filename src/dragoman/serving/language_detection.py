@@ -47,11 +47,7 @@ class LanguageDetector:
 def _load_identifier(languages: tuple[str, ...]) -> Any:
     """Return the identifier for these languages, or None if it knows none of them."""
     try:
-        identifier = make_identifier(norm_probs=True)
+        identifier = make_identifier(languages, norm_probs=True)
     except ImportError as error:
         raise MissingDependencyError("py3langid", "serve", "source = auto") from error
-    known = [language for language in languages if language in identifier.labels]
-    if not known:
-        return None
-    identifier.set_languages(known)
-    return identifier
+    return identifier if identifier.labels else None

@@ -2,28 +2,70 @@
 
 from __future__ import annotations
 
-import copy
-from functools import cache
+from collections.abc import Collection
 from threading import Lock
 from typing import Any
 
-_LOADING = Lock()
-"""Held while the tables are read: threads that ask at the same time would each read them, 60 MB for each."""
+import numpy as np
+
+MAX_READINGS = 3
+"""Readings of the tables, a second each. The last one keeps the scores of all languages, 27 MB."""
 
 
-def make_identifier(*, norm_probs: bool) -> Any:
-    """Return an identifier of all languages, which the caller may restrict. The first call takes a second.
+class _Tables:
+    """Identifier of the languages that were asked for. Its automaton takes 40 MB.
 
+    lock: held while the tables are read: threads that ask at the same time would each read them
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._identifier: Any = None
+        self._languages: frozenset[str] | None = frozenset()
+        self._num_readings = 0
+
+    def get(self, languages: Collection[str] | None) -> Any:
+        """Return an identifier that knows these languages, and others that were asked for; None for all languages.
+
+        Raises ImportError without py3langid.
+        """
+        with self._lock:
+            if self._languages is not None and (languages is None or not self._languages.issuperset(languages)):
+                self._read(languages)
+            return self._identifier
+
+    def _read(self, languages: Collection[str] | None) -> None:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+        complete = LanguageIdentifier.from_model_file(MODEL_FILE)
+        self._num_readings += 1
+        if languages is None or self._languages is None or self._num_readings == MAX_READINGS:
+            self._identifier, self._languages = complete, None
+        else:
+            self._languages |= frozenset(languages)
+            self._identifier = _restrict(complete, self._languages, norm_probs=False)
+
+
+def _restrict(identifier: Any, languages: Collection[str] | None, *, norm_probs: bool) -> Any:
+    """Return an identifier of some languages, with the automaton of the given one."""
+    labels, scores, priors = identifier.nb_classes, identifier.nb_ptc, identifier.nb_pc
+    if languages is not None:
+        columns = [column for column, label in enumerate(labels) if label in languages]
+        labels = [labels[column] for column in columns]
+        scores, priors = np.ascontiguousarray(scores[:, columns]), priors[columns]
+    automaton = identifier.tk_nextmove, identifier.tk_output
+    return type(identifier)(scores, priors, labels, *automaton, norm_probs=norm_probs, tk_row=identifier.tk_row)
+
+
+_TABLES = _Tables()
+
+
+def make_identifier(languages: Collection[str] | None = None, *, norm_probs: bool) -> Any:
+    """Return an identifier of those of the languages that py3langid knows, its `labels`, or of all.
+
+    The first call takes a second.
     norm_probs: whether it returns probabilities, not log-probabilities
 
     Raises ImportError without py3langid.
     """
-    with _LOADING:
-        return copy.copy(_load_identifier(norm_probs))
-
-
-@cache
-def _load_identifier(norm_probs: bool) -> Any:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=norm_probs)
+    return _restrict(_TABLES.get(languages), languages, norm_probs=norm_probs)

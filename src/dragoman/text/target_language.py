@@ -112,10 +112,7 @@ def _compute_margin(text: str, source: str, target: str) -> float:
 def load_identifier(source: str, target: str) -> Any:
     """Return the language identifier for two languages, or None. The first call takes a second."""
     try:
-        identifier = make_identifier(norm_probs=False)
+        identifier = make_identifier((source, target), norm_probs=False)
     except ImportError:
         return None
-    if not {source, target} <= set(identifier.labels):
-        return None
-    identifier.set_languages([source, target])
-    return identifier
+    return identifier if {source, target} <= set(identifier.labels) else None
