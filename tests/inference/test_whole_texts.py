@@ -91,6 +91,15 @@ def test_sentence_in_target_language_stays() -> None:
     assert translate_text(source, replace(options, language_check=False)).status == "ok"
 
 
+def test_sentence_in_another_script_stays() -> None:
+    source = "Save the file. Сохраните файл. See 保存 now."
+    options = TextOptions(source_language="en", target_language="de", language_check=True)
+    result = translate_text(source, options)
+    assert result.text == "SAVE THE FILE. Сохраните файл. SEE 保存 NOW."
+    assert [segment.status for segment in result.segments] == ["ok", "other_script", "ok"]
+    assert result.status == "other_script"
+
+
 def test_symbols_are_kept_and_icons_are_not_read(subtests: pytest.Subtests) -> None:
     """The capitalizer drops each symbol, or would read an icon."""
     symbols = (

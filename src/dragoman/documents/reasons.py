@@ -28,6 +28,7 @@ _SENTENCES = {
     "too_long": "the model cannot read a text of this length",
     "empty": "the model gave no translation",
     "target_language": "the source is in the target language already, so the text stays as it is",
+    "other_script": "the source is in a script of neither language, so the text stays as it is",
     "unwritable": "the file would have other texts or another structure with this translation, so the text stays as it is",
 }
 """Sentence for each flag of a text."""

@@ -75,7 +75,7 @@ MIN_LETTERS = 6
 """Fewest letters beside codes whose loss is flagged."""
 MIN_LETTERS_KEPT = 1 / 3
 """Smallest usual share of letters beside codes. Of 17,144 pairs of programs' texts with codes, 16 are below it."""
-_FAILED_STATUSES = ("truncated", "repetition", "too_long", "empty", "target_language")
+_FAILED_STATUSES = ("truncated", "repetition", "too_long", "empty", "target_language", "other_script")
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.length_ratios import LengthRatios
 from dragoman.text.placeholders import may_have_codes
 from dragoman.text.sentences import cut_long_spans, split_sentences
-from dragoman.text.target_language import find_target_language
+from dragoman.text.target_language import find_target_language, has_other_script
 from dragoman.text.term_annotation import annotate_terms, has_marks
 from dragoman.text.word_codes import mark_word_codes
 
@@ -58,9 +58,10 @@ if TYPE_CHECKING:
 PlaceholderMethod = Literal["auto", "mask", "projection"]
 """Way to keep placeholders and tags without content: by a mask on the search or by attention; auto prefers the mask."""
 
-SegmentStatus = TranslationStatus | Literal["target_language"]
-"""Status of a translation, or that of a segment that stays as it is, because it is in the target language already."""
-_SEGMENT_STATUSES_WORST_FIRST: tuple[SegmentStatus, ...] = (*STATUSES_WORST_FIRST[:-1], "target_language", "ok")
+KeptStatus = Literal["other_script", "target_language"]
+"""Status of a segment that stays as it is: it is in a script of neither language, or in the target language already."""
+SegmentStatus = TranslationStatus | KeptStatus
+_SEGMENT_STATUSES_WORST_FIRST: tuple[SegmentStatus, ...] = (*STATUSES_WORST_FIRST[:-1], "other_script", "target_language", "ok")
 
 MAX_SENTENCE_CHARACTERS = 2000
 """Longest sentence that is translated as one. To place its codes takes time and memory that grow with its square."""
@@ -122,7 +123,7 @@ class TextOptions:
     rules: rules for the codes of the texts
     splitting_tags, non_splitting_tags: names of elements that always, or never, divide a text with markup
     detects_outline: elements of XML that stand side by side without text between them are texts of their own
-    language_check: keep a segment that is in the target language already, see `target_language`
+    language_check: keep a segment that is in the target language already or in another script, see `target_language`
     """
 
     markup: Markup = "none"
@@ -154,7 +155,7 @@ class TranslatedSegment:
     checks: checks that the translation fails, see `check_translation`, and "low_score" if the bundle is calibrated
     alternatives: other translations, best first, if the search returns several
     terms: use of the terms of the glossary; without one of them, the translation fails the check "terminology"
-    is_in_target_language: the segment is in the target language already
+    kept: why the model did not read the segment, or None
     """
 
     source: str
@@ -163,13 +164,13 @@ class TranslatedSegment:
     checks: tuple[Check, ...] = ()
     alternatives: tuple[str, ...] = ()
     terms: tuple[TermUse, ...] = ()
-    is_in_target_language: bool = False
+    kept: KeptStatus | None = None
 
     @property
     def status(self) -> SegmentStatus:
         """Status of the translation; "ok" for a segment without a letter or digit."""
-        if self.is_in_target_language:
-            return "target_language"
+        if self.kept is not None:
+            return self.kept
         return "ok" if self.translation is None else self.translation.status
 
 
@@ -316,9 +317,9 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     readings = [(options.mask_codes and read_marks(segment)) or read_placeholders(segment) for segment in segments]
     texts = [segment.clean.text for segment in segments]
     if options.language_check:
-        verdicts = find_target_language(texts, options.source_language, options.target_language)
-        results = [replace(result, is_in_target_language=verdict) for result, verdict in zip(results, verdicts, strict=True)]
-    waiting = [index for index, text in enumerate(texts) if _has_word(text) and not results[index].is_in_target_language]
+        reasons = _find_kept(texts, options.source_language, options.target_language)
+        results = [replace(result, kept=reason) for result, reason in zip(results, reasons, strict=True)]
+    waiting = [index for index, text in enumerate(texts) if _has_word(text) and results[index].kept is None]
     lost = yield from _translate_readings(segments, readings, results, waiting, options)
     for index in lost:
         readings[index] = read_without_codes(segments[index])
@@ -333,6 +334,14 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
         ]
         yield from _translate_readings(segments, readings, results, faulty, options, accept=_is_faultless)
     return results
+
+
+def _find_kept(texts: Sequence[str], source_language: str, target_language: str) -> list[KeptStatus | None]:
+    is_in_target = find_target_language(texts, source_language, target_language)
+    return [
+        "target_language" if is_kept else "other_script" if has_other_script(text, source_language, target_language) else None
+        for text, is_kept in zip(texts, is_in_target, strict=True)
+    ]
 
 
 def _is_faultless(present: TranslatedSegment, new: TranslatedSegment) -> bool:

@@ -1,4 +1,4 @@
-"""Sentences of a source that are in the target language already, and that a translation would damage.
+"""Sentences of a source that a translation would damage: in the target language already, or in a script of neither language.
 
 Letters decide where the languages have different scripts. Otherwise py3langid decides, restricted to the two languages. Names
 and quotations say little about the language of a sentence. So it also reads the sentence without its quotations and brackets,
@@ -32,6 +32,7 @@ MIN_UNIT_RATIO = 3
 MAX_CHARACTERS = 1000
 """Characters of a sentence that are read. The library's time grows with the square of a run of marks."""
 
+_SCRIPTS_BUT_LATIN = frozenset().union(*SCRIPTS.values()) - {"LATIN"}
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\W\d_{UNSPACED}]+")
 _WORD = re.compile(r"[^\W\d_]+")
 _CLAUSE = re.compile(r"[^:;–—]+")
@@ -59,6 +60,21 @@ def find_target_language(texts: Sequence[str], source_language: str, target_lang
     return [
         margin >= MIN_MARGIN or (margin > 0 and _has_target_neighbors(margins, index)) for index, margin in enumerate(margins)
     ]
+
+
+def has_other_script(text: str, source_language: str, target_language: str) -> bool:
+    """Return whether a text has letters, and all of them are of scripts that neither language has, such as Cyrillic ones.
+
+    Latin letters are of every language, because names and codes have them. The result is false for a source whose script is
+    not known.
+    """
+    source_scripts = SCRIPTS.get(get_language(source_language), frozenset())
+    known_scripts = source_scripts | SCRIPTS.get(get_language(target_language), frozenset())
+    scripts = (get_script(character) for character in text if character.isalpha())
+    first = next(scripts, None)
+    if not source_scripts or first is None:
+        return False
+    return all(script in _SCRIPTS_BUT_LATIN and script not in known_scripts for script in (first, *scripts))
 
 
 def _has_target_neighbors(margins: Sequence[float], index: int) -> bool:

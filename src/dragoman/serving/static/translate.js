@@ -6,7 +6,7 @@ const LINE_BREAK = /\r\n|[\n\r\v\f\u0085\u2028\u2029]/;
 const WARNINGS = {
   truncated: "The translation may be cut.", repetition: "The translation repeated itself.", copied: "The text was copied.",
   short: "The translation may be too short.", too_long: "The sentence is too long for the model.", empty: "The translation is empty.",
-  target_language: "The text is in the target language already.",
+  target_language: "The text is in the target language already.", other_script: "The text is in another script than its language.",
   numbers: "A number is missing.", urls: "A web address is missing.", emails: "An e-mail address is missing.",
   length: "The length is unusual.", untranslated: "The text was copied.", script: "The translation is in another script.",
   low_score: "The model was not sure.", variables: "A placeholder differs.", printf: "A placeholder differs.", xmltags: "A tag differs.",

@@ -52,6 +52,7 @@ const WORDS = {
   "The sentence is too long for the model.": ["Der Satz ist zu lang für das Modell.", "La phrase est trop longue pour le modèle.", "句子过长，模型无法处理。"],
   "The translation is empty.": ["Die Übersetzung ist leer.", "La traduction est vide.", "译文为空。"],
   "The text is in the target language already.": ["Der Text ist schon in der Zielsprache.", "Le texte est déjà dans la langue cible.", "原文已经是目标语言。"],
+  "The text is in another script than its language.": ["Der Text hat eine andere Schrift als seine Sprache.", "Le texte est dans une autre écriture que sa langue.", "原文的文字不属于所选语言。"],
   "A number is missing.": ["Eine Zahl fehlt.", "Un nombre manque.", "译文缺少数字。"],
   "A web address is missing.": ["Eine Webadresse fehlt.", "Une adresse web manque.", "译文缺少网址。"],
   "An e-mail address is missing.": ["Eine E-Mail-Adresse fehlt.", "Une adresse e-mail manque.", "译文缺少电子邮件地址。"],
