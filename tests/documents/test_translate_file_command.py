@@ -206,6 +206,14 @@ def test_check_needs_no_bundle(catalog: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.po"]
 
 
+def test_output_of_one_file_is_a_file_or_a_folder(bundle: Path, catalog: Path, tmp_path: Path) -> None:
+    assert run(bundle, catalog, "-o", tmp_path / "new.po").exit_code == 0
+    (tmp_path / "folder.po").mkdir()
+    for folder in ("folder.po", "folder.txt"):
+        assert run(bundle, catalog, "-o", tmp_path / folder).exit_code == 0
+        assert (tmp_path / folder / catalog.name).read_bytes() == (tmp_path / "new.po").read_bytes()
+
+
 @pytest.mark.parametrize("arguments", [["only-a-bundle"], ["--check", "a.po", "-o", "out"]])
 def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2

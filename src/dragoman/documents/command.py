@@ -75,7 +75,10 @@ class TranslateFileOptions:
         "arguments", nargs=-1, required=True, metavar="[BUNDLE] FILE|FOLDER... [KEY=VALUE]..."
     )
     output: Path | None = option(
-        "-o", "--output", type=PATH_TYPE, metavar="DIR", help="Folder for the translated files, under the same names."
+        "-o",
+        "--output",
+        type=PATH_TYPE,
+        help="File for the translation of one FILE, if it has FILE's ending; else a folder for all, under the same names.",
     )
     project_names: bool = option(
         "--project-names",
@@ -306,11 +309,12 @@ def _build_translate(
     )
     translator = FileTranslator(load(bundle, *args.ensemble, task="translation", **args.device_options), options, **decoding)
 
-    folder = args.output
     outputs: dict[Path, Path] = {}
     for path, place in list(files.places.items()):
-        if folder is not None:
-            outputs[path] = folder / place.with_suffix(get_output_suffix(path))
+        if args.output is not None and _names_one_file(args.output, files):
+            outputs[path] = args.output
+        elif args.output is not None:
+            outputs[path] = args.output / place.with_suffix(get_output_suffix(path))
         elif files.folders and not translator.has_project_name(path):
             files.skipped[path] = "has no name that says where the project looks for its translation"
             del files.places[path]
@@ -342,6 +346,14 @@ def _build_translate(
             )
 
     return translate
+
+
+def _names_one_file(output: Path, files: InputFiles) -> bool:
+    """Return whether -o is the file of the only translation: no folder, and with the ending of that file."""
+    from dragoman.documents.output_names import get_output_suffix
+
+    suffixes = [get_output_suffix(path).lower() for path in files.places]
+    return not files.folders and not output.is_dir() and output.suffix != "" and suffixes == [output.suffix.lower()]
 
 
 def _check_outputs(outputs: Sequence[Path], report: Path | None) -> None:
