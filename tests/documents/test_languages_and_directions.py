@@ -150,6 +150,17 @@ def test_runs_in_other_languages_stay() -> None:
     assert text.count('<w:lang w:val="de"/>') == 3
 
 
+def test_one_run_of_many_does_not_state_the_language_of_a_document() -> None:
+    plain = "<w:p><w:r><w:t>May</w:t></w:r></w:p>"
+    french = RUN.format("fr-FR", "Il est tard")
+    for num_plain, language in ((20, ""), (2, "fr-FR")):
+        content = make_docx(plain * num_plain + f"<w:p>{french}</w:p>")
+        assert parse_document("a.docx", content).source_language == language
+    text = translate("a.docx", make_docx(plain * 20 + f"<w:p>{french}</w:p>"), "en", "de", "Mai")
+    assert text.count("Mai") == 20
+    assert french in text
+
+
 def test_script_selects_the_language_of_a_run() -> None:
     run = "<w:r><w:rPr><w:lang w:val='en-US' w:eastAsia='ja-JP' w:bidi='ar-SA'/></w:rPr><w:t>{}</w:t></w:r>"
     for language, text in (("ja", "東京"), ("ar", "مايو"), ("en", "May")):

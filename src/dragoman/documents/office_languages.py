@@ -41,11 +41,14 @@ _DIRECTIONS = {"pPr": "bidi", "sectPr": "bidi", "tblPr": "bidiVisual"}
 _CHILD = re.compile(r"<w:(\w+)\b[^<>]*>")
 _RTL = re.compile(r"<w:rtl\b[^<>]*/>(?:</w:rtl>)?")
 _TAG = re.compile("<[^<>]*>")
+_RUN = re.compile(r"<[wa]:r[ >]")
 _WORD_LANGUAGE = re.compile(r"<w:lang\b[^<>]*>")
 _DRAWING_LANGUAGE = re.compile(r"""<a:rPr\b[^<>]*?\slang=["']([^"']*)""")
 _COMPLEX = re.compile(r"<w:(b|i)/>(?!<w:\1Cs\b)|<w:sz (w:val=\"\d+\")/>(?!<w:szCs\b)")
 """Bold, italics and size that are stated for left-to-right scripts alone."""
 
+MIN_RUN_SHARE = 0.1
+"""Smallest share of runs that state a language from which on it is that of runs without one."""
 CORE_TYPE = "core-properties+xml"
 """Type of the part that states the title, the author and the language of a document."""
 
@@ -65,18 +68,20 @@ def find_languages(
 ) -> tuple[ScriptLanguages, str]:
     """Return the languages of texts without one, and that of most texts.
 
-    default: the languages that the styles state; without one, it is that of most runs
+    default: the languages that the styles state; without one, it is the one that most runs state, if these are not a few
     """
     counts: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
-    scripts = ScriptCounts()
+    scripts, num_runs = ScriptCounts(), 0
     for markup in chain.from_iterable(members.read_xml(name).iter_markup() for name in names):
         scripts.count(_TAG.sub("", markup))
+        num_runs += len(_RUN.findall(markup))
         for pattern in (_WORD_LANGUAGE, _DRAWING_LANGUAGE):
             for match in pattern.finditer(markup):
                 for count, code in zip(counts, read_run_languages(match[0]), strict=True):
                     count[code] += bool(code)
     codes = (max(count, key=count.__getitem__, default="") for count in counts)
-    languages = ScriptLanguages(*(stated or code for stated, code in zip(default, codes, strict=True)))
+    usual = (code if count[code] >= MIN_RUN_SHARE * num_runs else "" for code, count in zip(codes, counts, strict=True))
+    languages = ScriptLanguages(*(stated or code for stated, code in zip(default, usual, strict=True)))
     return languages, scripts.select(languages)
 
 
