@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from copy import copy
 from threading import Lock
 from typing import Any
 
@@ -43,16 +44,14 @@ class _Tables:
             self._identifier, self._languages = complete, None
         else:
             self._languages |= frozenset(languages)
-            self._identifier = _restrict(complete, self._languages, norm_probs=False)
+            self._identifier = _restrict(complete, self._languages)
 
 
-def _restrict(identifier: Any, languages: Collection[str] | None, *, norm_probs: bool) -> Any:
-    """Return an identifier of some languages, with the automaton of the given one."""
-    labels, scores, priors = identifier.nb_classes, identifier.nb_ptc, identifier.nb_pc
-    if languages is not None:
-        columns = [column for column, label in enumerate(labels) if label in languages]
-        labels = [labels[column] for column in columns]
-        scores, priors = np.ascontiguousarray(scores[:, columns]), priors[columns]
+def _restrict(identifier: Any, languages: Collection[str], *, norm_probs: bool = False) -> Any:
+    """Return an identifier of some languages that shares the automaton, and refers to no scores of others."""
+    columns = [column for column, label in enumerate(identifier.nb_classes) if label in languages]
+    scores, priors = np.ascontiguousarray(identifier.nb_ptc[:, columns]), identifier.nb_pc[columns]
+    labels = [identifier.nb_classes[column] for column in columns]
     automaton = identifier.tk_nextmove, identifier.tk_output
     return type(identifier)(scores, priors, labels, *automaton, norm_probs=norm_probs, tk_row=identifier.tk_row)
 
@@ -68,4 +67,11 @@ def make_identifier(languages: Collection[str] | None = None, *, norm_probs: boo
 
     Raises ImportError without py3langid.
     """
-    return _restrict(_TABLES.get(languages), languages, norm_probs=norm_probs)
+    identifier = _TABLES.get(languages)
+    known = set(identifier.labels) if languages is None else set(languages) & set(identifier.labels)
+    if norm_probs:
+        return _restrict(identifier, known, norm_probs=True)
+    restricted = copy(identifier)  # a new object needs 4 MB, for each of many pairs
+    restricted.set_languages(known)
+    restricted.nb_ptc = np.ascontiguousarray(restricted.nb_ptc)  # the rows of a selection are slow to read
+    return restricted
