@@ -133,7 +133,10 @@ def test_tables_are_read_for_new_languages_and_at_most_three_times(monkeypatch: 
     monkeypatch.setattr(language_identifier, "_TABLES", language_identifier._Tables())
     monkeypatch.setattr(langid.LanguageIdentifier, "from_model_file", read)
     asked = [("de", "en"), ("en",), ("en", "fr"), ("de", "fr"), ("fr", "xx"), ("yy",)]
+    automata = set()
     for languages, num_calls in zip(asked, (1, 1, 2, 2, 3, 3), strict=True):
-        labels = make_identifier(languages, norm_probs=False).labels
-        assert (labels, len(calls)) == (sorted({"de", "en", "fr"} & set(languages)), num_calls)
+        identifier = make_identifier(languages, norm_probs=False)
+        automata.add(id(identifier.tk_nextmove))
+        assert (identifier.labels, len(calls)) == (sorted({"de", "en", "fr"} & set(languages)), num_calls)
+    assert len(automata) == 1
     assert make_identifier(norm_probs=True).labels == ["de", "en", "fr"]

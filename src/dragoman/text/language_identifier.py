@@ -39,6 +39,8 @@ class _Tables:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
         complete = LanguageIdentifier.from_model_file(MODEL_FILE)
+        if (former := self._identifier) is not None:  # identifiers that were made before keep its automaton
+            complete.tk_nextmove, complete.tk_output, complete.tk_row = former.tk_nextmove, former.tk_output, former.tk_row
         self._num_readings += 1
         if languages is None or self._languages is None or self._num_readings == MAX_READINGS:
             self._identifier, self._languages = complete, None
