@@ -19,15 +19,16 @@ from common.time_budget import UNBOUNDED, TimeBudget
 from common.usage import CommandError
 
 from .captions import Captions, MissingCaptionsError, find_captions, measure_captions
+from .decoders import measure_decoders
 from .fixed import CELLS, QUICK_CELLS, measure_fixed
 from .memory import measure_memory
 from .models import BASE, ModelFormats, RandomModel, build_imported_model, build_random_model
 from .systems import ALL, CORES, open_systems
 
-SECTIONS = ("fixed", "captions", "memory")
+SECTIONS = ("fixed", "decoders", "captions", "memory")
 # Seconds of a quick run, and the share of the time left that a section gets. A stopped request may take some seconds more.
 QUICK_SECONDS = 200.0
-QUICK_SHARES = {"fixed": 0.6, "captions": 0.6, "memory": 1.0}
+QUICK_SHARES = {"fixed": 0.6, "decoders": 0.3, "captions": 0.6, "memory": 1.0}
 
 
 @click.command()
@@ -112,6 +113,7 @@ def main(
                 seconds=turn_seconds,
                 budget=section_budgets["fixed"],
             ),
+            "decoders": lambda: measure_decoders(rounds=num_rounds, budget=section_budgets["decoders"]),
             "captions": lambda: measure_captions(
                 systems,
                 captions(),

@@ -120,6 +120,7 @@ class BundleMetadata:
         mfu: model FLOP/s utilization: the share of the peak FLOP/s that the steps reached
         data_wait_fraction: share of the training time that was spent waiting for batches
         skipped_steps: steps without an update, because the loss or a gradient was not finite
+        infeasible_pairs: pairs of all steps that a CTC decoder could not learn, because it has too few positions for them
         averaged_checkpoints: names of the checkpoints whose mean the weights are
         paper_deviations: settings that differ from the paper, one sentence each
         alignment: attention head that alignments are read from
@@ -153,6 +154,7 @@ class BundleMetadata:
     mfu: float | None = None
     data_wait_fraction: float | None = None
     skipped_steps: int | None = None
+    infeasible_pairs: int | None = None
     averaged_checkpoints: list[str] | None = None
     paper_deviations: list[str] | None = None
     alignment: AlignmentHead | None = None
@@ -217,7 +219,7 @@ class Bundle:
     @property
     def weights(self) -> ModelWeights | None:
         """Weights of a model that the compiled back end computes; None for an architecture that only PyTorch computes."""
-        if self.recipe.model.find_unusual_layers():
+        if self.recipe.model.find_torch_layers():
             return None
         word_id = None if self.recipe.task.has_text_target else WORD_ID
         return ModelWeights(self.recipe.model, self.arrays, word_id=word_id, release=self.release)
@@ -407,9 +409,9 @@ def _list_shapes(
             code="bundle-mismatch",
         )
     sizes = dict(zip(("source_vocab_size", "target_vocab_size"), vocabulary, strict=True))
-    if not config.find_unusual_layers():
+    if not config.find_torch_layers():
         return list_shapes(config, **sizes, has_words=not task.has_text_target, tagging=task.has_tagging_head)
-    with naming_missing_library(f"{location}: a model with {config.find_unusual_layers()[0]}"):
+    with naming_missing_library(f"{location}: a model with {config.find_torch_layers()[0]}"):
         from dragoman.model.weights import list_model_shapes  # an architecture of PyTorch says its shapes itself
     word_id = None if task.has_text_target else WORD_ID
     try:

@@ -51,7 +51,7 @@ PARTS = (
 
 HISTORY = (
     "training_files", "pairs", "dropped_pairs", "parameters", "steps", "epochs", "seconds", "target_tokens",
-    "target_tokens_per_second", "machine", "flops", "mfu", "data_wait_fraction", "skipped_steps",
+    "target_tokens_per_second", "machine", "flops", "mfu", "data_wait_fraction", "skipped_steps", "infeasible_pairs",
     "averaged_checkpoints", "paper_deviations", "init_from", "init_digest", "interpolated_bundles", "adapter", "dragoman",
     "torch", "finished",
 )  # fmt: skip

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 
 class DragomanError(Exception):
@@ -291,6 +291,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("export-unsupported", BundleError, "The other engine cannot run this model."),
     ErrorCode("no-self-attention", BundleError, "The encoder of the model has no self-attention."),
     ErrorCode("no-cross-attention", BundleError, "The decoder of the model has no attention to the source."),
+    ErrorCode("not-autoregressive", BundleError, "The model predicts all tokens at once, so it cannot do this."),
     ErrorCode("conversion-unsupported", BundleError, "A model of another toolkit has a feature that dragoman does not have."),
     # Devices
     ErrorCode("device-unavailable", DeviceError, "The device is not known or not available on this machine."),
@@ -338,6 +339,14 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
 
 
 _OUT_OF_MEMORY_PHRASES = ("not enough memory", "can't allocate memory", "out of memory", "alloc_failed", "bad_alloc")
+
+
+def refuse_steps(feature: str) -> NoReturn:
+    """Raise BundleError for a feature that needs a prediction token by token."""
+    raise BundleError(
+        f"{feature}: needs a model that predicts token by token, but this one predicts all tokens at once; use another model",
+        code="not-autoregressive",
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

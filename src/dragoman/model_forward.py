@@ -91,6 +91,8 @@ class NumpyTransformer:
     weights: ModelWeights
     max_scores: int = MAX_SCORES
 
+    is_autoregressive = True
+
     @cached_property
     def _arrays(self) -> Mapping[str, FloatArray]:
         """All weights in float32, which each batch reads."""

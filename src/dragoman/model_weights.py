@@ -42,7 +42,7 @@ MIN_RELEASED_BYTES = 2**16
 class ModelWeights:
     """Weights of a Transformer with the paper's layers, and the settings that say how to compute with them.
 
-    config: section `model` of the recipe, without an architecture of a hook
+    config: section `model` of the recipe, without an architecture of a hook except `config.compiled_extension`
     arrays: each parameter and each word table once, in float32; see `list_shapes`. They must not change
     padding_id: token whose embedding is zero
     word_id: target token that stands for a source word; None in other models than parsers
@@ -310,7 +310,8 @@ def list_shapes(
             shapes |= _list_linear_shapes("decoder.pointer.projection", width, width)
         if tagging:
             shapes |= _list_linear_shapes("tagger.projection", width, target_vocab_size)
-    return shapes
+    extension = config.compiled_extension
+    return shapes if extension is None else dict(extension.list_shapes(config, shapes))
 
 
 def _list_attention_shapes(config: ModelConfig, name: str) -> dict[str, Shape]:

@@ -890,4 +890,4 @@ def test_schema_takes_all_recipes_of_the_package_and_describes_their_keys() -> N
         jsonschema.validate({"training": {"max_step": 5}}, schema)
     training = schema["$defs"]["TrainingConfig"]["properties"]
     assert training["max_steps"]["description"] == read_sentences(type(Recipe().training))["max_steps"]
-    assert "attention_score" in schema["$defs"]["ModelConfig"]["properties"]
+    assert "ctc_upsampling" in schema["$defs"]["ModelConfig"]["properties"]

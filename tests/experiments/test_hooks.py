@@ -115,7 +115,7 @@ def test_command_of_a_package_runs(installed: Path, tmp_path: Path) -> None:
 
 def test_doctor_lists_entries_with_their_packages(installed: Path) -> None:
     attached = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).output)["hooks"]
-    assert {"mixers", "squared_relu (my-ideas)"} <= set(attached["architectures"])
+    assert {"ctc", "squared_relu (my-ideas)"} <= set(attached["architectures"])
     assert attached["commands"] == ["count-words (my-ideas)"]
 
 

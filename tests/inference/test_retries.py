@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.config import DecodingConfig, update_section
+from dragoman.config import DecodingConfig, ModelConfig, update_section
 from dragoman.inference.retries import make_repetition_retry
 
 
@@ -23,5 +23,6 @@ from dragoman.inference.retries import make_repetition_retry
 def test_retry_has_a_beam_as_wide_as_before(changes: dict[str, Any], beam_size: int) -> None:
     """Greedy search ignores `beam_size`, so its second search has the smallest beam."""
     config = update_section(DecodingConfig(), changes, where="decoding")
-    retry = make_repetition_retry(config)
+    retry = make_repetition_retry(ModelConfig(), config)
+    assert retry is not None
     assert (retry.method, retry.beam_size, retry.no_repeat_ngram_size) == ("beam", beam_size, 3)

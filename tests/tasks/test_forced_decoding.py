@@ -28,6 +28,8 @@ TARGETS = [[8, 9], [], [5, 6, 7, 8, 9, 10], [4, 4, 4]]
 class ConstantDecoder:
     """Model with the same probabilities at each position."""
 
+    is_autoregressive = True
+
     def compute_log_probs(
         self, source_BS: NDArray[np.int64], inputs_BT: NDArray[np.int64], targets_BT: NDArray[np.int64]
     ) -> NDArray[np.float32]:

@@ -81,7 +81,7 @@ def test_bleu_outranks_loss(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytes
         (12.0, 0.5, 6.0, False),  # overfitted: the loss of training is low
         (8.8, 8.8, 6.0, False),  # below 1.5 · log 360 = 8.83
         (8.9, 8.9, 5.9, True),
-        (20.0, 20.0, 15.0, False),  # the initial loss was far above a uniform guess, too
+        (20.0, 20.0, 15.0, False),  # a CTC decoder starts far above a uniform guess of one token
         (None, None, None, False),
     ],
 )

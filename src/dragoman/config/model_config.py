@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal, cast
 
+from dragoman.config.decoding_config import DecodingConfig
 from dragoman.config.extension import ExtensibleSection, Extension
 from dragoman.config.fields import Dimension, PositiveFloat, PositiveInt, Probability, SmallPositiveInt
 from dragoman.config.section import Limits, model_validator
@@ -28,9 +29,30 @@ class ModelExtension(Extension):
         """
         return loss
 
+    @property
+    def is_autoregressive(self) -> bool:
+        """Return whether the model predicts token by token."""
+        return True
+
+    def check_decoding(self, decoding: DecodingConfig) -> None:
+        """Raise ValueError if the model does not have such a search."""
+
     def describe_attention(self) -> str | None:
         """Return a note for the page that shows the attention, or None."""
         return None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Return whether the compiled back end computes the model; `list_shapes` and `compile` are then there."""
+        return False
+
+    def list_shapes(self, config: "ModelConfig", shapes: Any) -> Any:
+        """Return the names and shapes of the weights of a compiled model, for those of a Transformer with the same config."""
+        raise NotImplementedError
+
+    def compile(self, weights: Any, precision: Any) -> Any:
+        """Return the `PreparedModel` of the compiled back end for `ModelWeights`, in "int8" or "float32", without PyTorch."""
+        raise NotImplementedError
 
     def change_macs(self, macs: Any, config: "ModelConfig") -> Any:
         """Return the `LayerMacs` of this architecture, for reports and budgets."""
@@ -176,6 +198,11 @@ class ModelConfig(ExtensibleSection):
         return min((count for count in counts if count is not None), default=self.decoder_layers)
 
     @property
+    def is_autoregressive(self) -> bool:
+        """Return whether the model predicts token by token."""
+        return all(extension.is_autoregressive for extension in self.model_extensions)
+
+    @property
     def model_extensions(self) -> tuple[ModelExtension, ...]:
         """Return the extensions of this section: the architectures that change its layers."""
         return cast(tuple[ModelExtension, ...], self.extensions)
@@ -185,6 +212,16 @@ class ModelConfig(ExtensibleSection):
         changes = {name: value for extension in self.extensions for name, value in extension.get_changes().items()}
         changes |= {"position_encoding": "none"} if self.position_encoding == "none" else {}
         return [f"model.{name} = {value!r}" for name, value in changes.items()]
+
+    @property
+    def compiled_extension(self) -> ModelExtension | None:
+        """Return the architecture of a hook that changes the layers and that the compiled back end computes, or None."""
+        is_alone = len(self.extensions) == 1 and self.position_encoding != "none"
+        return self.model_extensions[0] if is_alone and self.model_extensions[0].is_compiled else None
+
+    def find_torch_layers(self) -> list[str]:
+        """Return the keys that give the model layers which only PyTorch computes, with their values."""
+        return [] if self.compiled_extension is not None else self.find_unusual_layers()
 
     def find_later_layers(self) -> dict[str, Any]:
         """Return the keys of layers that newer models have and other engines may not, with their values."""

@@ -31,10 +31,8 @@ def _set_token_masks(stack: nn.Module, arguments: tuple[Any, ...]) -> None:
     assert isinstance(stack, Encoder | Decoder)
     ids_BT: Tensor = arguments[0]
     padding_id = stack.embedding.padding_id
-    mask_BT = find_target_tokens(ids_BT, padding_id) if isinstance(stack, Decoder) else ids_BT != padding_id
-    for module in stack.modules():
-        if isinstance(module, ReadsTokenMask):
-            module.token_mask_BT = mask_BT if stack.training else None
+    is_decoder = isinstance(stack, Decoder)
+    set_token_mask(stack, find_target_tokens(ids_BT, padding_id) if is_decoder else ids_BT != padding_id)
 
 
 def find_target_tokens(inputs_NT: Tensor, padding_id: int) -> Tensor:
@@ -42,3 +40,10 @@ def find_target_tokens(inputs_NT: Tensor, padding_id: int) -> Tensor:
     is_token_NT = inputs_NT != padding_id
     is_token_NT[:, 0] = True
     return is_token_NT
+
+
+def set_token_mask(stack: Encoder | Decoder, mask_BT: Tensor) -> None:
+    """Set the mask of each module of the stack that reads one, in training."""
+    for module in stack.modules():
+        if isinstance(module, ReadsTokenMask):
+            module.token_mask_BT = mask_BT if stack.training else None

@@ -203,8 +203,9 @@ class LineTranslation:
         """
         final_results = list(results)
         retry_indices = [index for index, result in enumerate(results) if result.status == "repetition"]
-        if retry_indices:
-            retry = LineTranslation(replace(self.model, decoding=make_repetition_retry(self.model.decoding)), self.encoder)
+        retry_config = make_repetition_retry(self.model.recipe.model, self.model.decoding) if retry_indices else None
+        if retry_config is not None:
+            retry = LineTranslation(replace(self.model, decoding=retry_config), self.encoder)
             for index, result in zip(retry_indices, retry.search(segments.select(retry_indices)), strict=True):
                 if result.status in ("ok", "short"):
                     final_results[index] = replace(result, status="repetition")

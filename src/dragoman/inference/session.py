@@ -130,6 +130,11 @@ class InferenceSession:
         config = update_section(self.recipe.decoding, decoding, where="decoding")
         if self.task == "parsing" and (problem := config.find_parsing_problem()):
             raise RecipeError(f"decoding.{problem}")
+        for extension in self.recipe.model.model_extensions:
+            try:
+                extension.check_decoding(config)
+            except ValueError as error:
+                raise RecipeError(str(error)) from None
         return config
 
 
@@ -215,6 +220,12 @@ def _check_task(bundles: Sequence[Bundle], task: TaskKind) -> None:
 def _check_ensemble(bundles: Sequence[Bundle], task: TaskKind) -> None:
     """Raise BundleError for a bundle that reads or writes other ids than the first."""
     first, *members = bundles
+    if members and (names := [bundle.recipe.name for bundle in bundles if not bundle.recipe.model.is_autoregressive]):
+        raise BundleError(
+            f"{names[0]}: predicts all tokens at once, so it has no probabilities of the next token "
+            "to average; translate with it alone",
+            code="ensemble-mismatch",
+        )
     for member in members:
         if _build_vocabulary_key(member) != _build_vocabulary_key(first):
             raise BundleError(

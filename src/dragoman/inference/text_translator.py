@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from dragoman.errors import RecipeError
 from dragoman.formats.glossary_file import resolve_glossary
-from dragoman.inference.retries import CHECK_RETRY
+from dragoman.inference.retries import get_check_retry
 from dragoman.inference.session import InferenceSession
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import (
@@ -42,7 +42,7 @@ class TextTranslator:
     @property
     def retry_decoding(self) -> Mapping[str, Any]:
         """Decoding options to change for the second search of a segment."""
-        return CHECK_RETRY
+        return get_check_retry(self.session.recipe.model)
 
     def uses_mask(self, placeholders: PlaceholderMethod = "auto") -> bool:
         """Return whether whole texts keep placeholders by a mask on the search; see `Translator.translate_texts`.

@@ -15,7 +15,7 @@ from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.errors import DataError, RecipeError
+from dragoman.errors import DataError, RecipeError, refuse_steps
 from dragoman.inference.configured_model import ConfiguredModel
 from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
 from dragoman.inference.inputs import check_lines
@@ -155,6 +155,10 @@ class Translator:
             )
         check_lines("translate", texts, start_index=start_index)
         model = self._configure(decoding)
+        has_constraints = any(line_constraints is not None for line_constraints in constraints or ())
+        for is_requested, feature in ((has_constraints, "constraints"), (attention, "attention"), (confidence, "confidence")):
+            if is_requested and not self.recipe.model.is_autoregressive:
+                refuse_steps(feature)
         estimator = None
         if confidence:
             from dragoman.inference.scoring import ConfidenceEstimator

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from dragoman.errors import refuse_steps
 from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer, SelfState
@@ -137,7 +138,12 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Stack of decoder layers over the target and the memory (section 3.1), with an optional pointer to the next word."""
+    """Stack of decoder layers over the target and the memory (section 3.1), with an optional pointer to the next word.
+
+    is_autoregressive: whether the decoder predicts token by token; another decoder has a method `search` in place of steps
+    """
+
+    is_autoregressive: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -235,9 +241,23 @@ class Transformer(nn.Module):
         """Return the logits of decoder outputs. (…, D) → (…, V)"""
         return self.matmul(outputs_XD, self.output, self.output_bias)
 
+    @property
+    def is_autoregressive(self) -> bool:
+        """Return whether the model predicts token by token."""
+        return self.decoder.is_autoregressive
+
     def num_parameters(self) -> int:
         """Return the number of parameters; a shared matrix counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def check_predicts_by_steps(model: Transformer, feature: str) -> None:
+    """Raise BundleError if the model predicts all tokens at once.
+
+    feature: what needs a prediction token by token, such as "explain"
+    """
+    if not model.is_autoregressive:
+        refuse_steps(feature)
 
 
 def set_matmul_impl(model: Transformer, matmul: MatMul) -> None:

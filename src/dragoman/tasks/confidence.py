@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.errors import refuse_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import OnProgress
 from dragoman.tasks.translation import LineSearch, decode_best
@@ -243,10 +244,13 @@ def calibrate_model(
     search: search with a forced decoder, which computes the signals
     references: for the rank correlation with sentence chrF
     head: attention head that coverage comes from; by default the mean of the last layer
-    Return None if fewer than `MIN_CALIBRATION_SENTENCES` lines have a translation.
+    Return None if fewer than `MIN_CALIBRATION_SENTENCES` lines have a translation. Raise BundleError for a model that predicts
+    all tokens at once.
     """
     decoder, tokenizer = search.forced_decoder, search.tokenizer
     assert decoder is not None, "the calibration needs a forced decoder"
+    if not decoder.is_autoregressive:
+        refuse_steps("the calibration of the confidence")
     if len(sources) < MIN_CALIBRATION_SENTENCES:
         return None
     translated = search.translate(sources, on_progress=on_progress)

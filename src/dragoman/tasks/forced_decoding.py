@@ -12,6 +12,7 @@ from dragoman.config import DecodingConfig
 from dragoman.data.padding import pad_sequences
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
+from dragoman.errors import refuse_steps
 from dragoman.tasks.generation import batch_by_length
 
 FloatArray = NDArray[np.float32]
@@ -23,6 +24,11 @@ class ForcedDecoder(Protocol):
 
     Sources (B, S), decoder inputs (B, T) and targets (B, T) are padded on the right.
     """
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Return whether the model predicts token by token; the methods need that."""
+        ...
 
     def compute_log_probs(self, source_BS: IdArray, inputs_BT: IdArray, targets_BT: IdArray) -> FloatArray:
         """Return the log-probability of each target token after the inputs before it; 0 for padding. → (B, T)"""
@@ -45,7 +51,12 @@ def score_pairs(
     start_id: int,
     prompt: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """Return each target as a scored hypothesis of its source (forced decoding). prompt: see `generate`"""
+    """Return each target as a scored hypothesis of its source (forced decoding). prompt: see `generate`
+
+    Raises BundleError for a model that predicts all tokens at once.
+    """
+    if not decoder.is_autoregressive:
+        refuse_steps("the score of a given target")
     results: dict[int, Hypothesis] = {}
     penalty = LengthPenalty(config.length_penalty, config.alpha, len(prompt))
     for indices, source_BS, outputs in _iter_batches(sources, targets, prompt, config.batch_tokens):
@@ -76,8 +87,10 @@ def compute_cross_attentions(
     finished: whether each target ends with the end token, which then has a row
     transform: applied to the weights of each pair; only its result is kept in memory
 
-    Raises BundleError for a model without cross-attention.
+    Raises BundleError for a model without cross-attention, and for one that predicts all tokens at once.
     """
+    if not decoder.is_autoregressive:
+        refuse_steps("an alignment")
     outputs = [target if has_end else target[:-1] for target, has_end in zip(targets, finished, strict=True)]
     results: dict[int, FloatArray] = {}
     for indices, source_BS, batch_outputs in _iter_batches(sources, outputs, prompt, batch_tokens):

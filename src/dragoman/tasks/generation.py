@@ -20,7 +20,8 @@ from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, AllowedTokens
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.native_search import NativeSearch, SearchRequest, build_request
-from dragoman.tasks.inference_model import InferenceModel, prompt_decoder
+from dragoman.errors import refuse_steps
+from dragoman.tasks.inference_model import InferenceModel, OwnSearch, prompt_decoder
 
 if TYPE_CHECKING:
     from dragoman.decoding.beam_search import BeamSearchOptions
@@ -234,6 +235,8 @@ class BatchSearch:
             decoding_constraints=decoding_constraints,
             repetition_penalty=self.config.repetition_penalty,
         )
+        if inference_model.own_search is not None:
+            return self._search_all_at_once(inference_model.own_search, source_BS, limits, settings, constraints)
         if self.config.own_search is not None:
             prompted = prompt_decoder(inference_model, prompt)
             outputs: list[list[Hypothesis]] = self.config.own_search.search(
@@ -274,6 +277,32 @@ class BatchSearch:
             )
             groups = [hypotheses[start : start + rows] for start in range(0, len(hypotheses), rows)]
             return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+
+    def _search_all_at_once(
+        self,
+        own_search: OwnSearch,
+        source_BS: NDArray[np.int64],
+        limits: Sequence[int],
+        settings: SearchSettings,
+        constraints: Sequence[SentenceConstraints],
+    ) -> list[list[Hypothesis]]:
+        """Return the outputs of a model that predicts all tokens at once, by greedy search or a beam without groups.
+
+        Raises BundleError for another search.
+        """
+        config, is_beam = self.config, self.config.method == "beam"
+        if config.method == "sample" or config.num_beam_groups > 1 or self.return_alternatives or self.prompt:
+            refuse_steps("this search")
+        if self.constraint_factory is not None or not all(constraint.is_supported for constraint in constraints):
+            refuse_steps("constraints")
+        may_repeat = [constraint.allow_repetition for constraint in constraints] or [False] * len(limits)
+        return own_search(
+            source_BS,
+            limits=limits,
+            settings=settings,
+            may_repeat=may_repeat,
+            beam_size=config.beam_size if is_beam else None,
+        )
 
     def _search_natively(
         self, native_search: NativeSearch, source_BS: NDArray[np.int64], request: SearchRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,32 @@ from numpy.typing import NDArray
 from dragoman.config import ModelConfig
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.arrays import Arrays
-from dragoman.decoding.interface import EnsembleState, SearchState, StepFn, ensemble_step
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.interface import EnsembleState, SearchSettings, SearchState, StepFn, ensemble_step
 from dragoman.decoding.native_search import NativeSearch
 from dragoman.decoding.prompt import PromptedState, prompted_step
 from dragoman.decoding.topk import TopK
+
+
+class OwnSearch(Protocol):
+    """Search of a model that predicts all tokens at once."""
+
+    def __call__(
+        self,
+        source_BS: NDArray[np.int64],
+        *,
+        limits: Sequence[int],
+        settings: SearchSettings,
+        may_repeat: Sequence[bool],
+        beam_size: int | None,
+    ) -> list[list[Hypothesis]]:
+        """Return the outputs of each source, best first.
+
+        limits: maximum output length of each source in tokens
+        may_repeat: whether the output of each source may contain a degenerate repetition
+        beam_size: number of outputs that beam search keeps for each source; None for the one output of greedy search
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,6 +51,7 @@ class InferenceModel:
     max_positions: number of tokens that the model has positions for; None if positions never end
     make_topk: makes the object that finds the likeliest tokens of a search; None for `BlockTopK`
     native_search: search in machine code for common requests; None if Python does every search
+    own_search: search of a model that predicts all tokens at once; None for a model that predicts token by token
     restrict_vocabulary: maps source ids and required tokens to a model with a smaller output vocabulary, and to the token
         ids (W,) of that vocabulary, special tokens first. It is None without a shortlist.
     """
@@ -39,6 +62,7 @@ class InferenceModel:
     max_positions: int | None
     make_topk: Callable[[], TopK] | None = None
     native_search: NativeSearch | None = None
+    own_search: OwnSearch | None = None
     restrict_vocabulary: Callable[[NDArray[np.int64], Sequence[int]], tuple[InferenceModel, NDArray[np.int64]]] | None = None
 
 

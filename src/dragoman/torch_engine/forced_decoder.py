@@ -20,6 +20,10 @@ class TorchForcedDecoder:
 
     model: Transformer
 
+    @property
+    def is_autoregressive(self) -> bool:
+        return self.model.is_autoregressive
+
     @torch.no_grad()
     def compute_log_probs(
         self, source_BS: NDArray[np.int64], inputs_BT: NDArray[np.int64], targets_BT: NDArray[np.int64]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.interface import SearchState, StepFn
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Transformer
@@ -31,7 +34,22 @@ def build_torch_inference_model(
 def as_inference_model(models: Sequence[Transformer]) -> InferenceModel:
     """Return an inference model that calls these models unchanged; several form an ensemble."""
     device, max_positions = models[0].output.device, get_max_positions(models)
-    return ensemble([build_torch_inference_model(model.start, model.step, device, max_positions) for model in models])
+    members = [build_torch_inference_model(model.start, model.step, device, max_positions) for model in models]
+    if len(models) == 1 and not models[0].is_autoregressive:
+        return replace(members[0], own_search=_OwnTorchSearch(models[0]))
+    return ensemble(members)
+
+
+@dataclass(frozen=True)
+class _OwnTorchSearch:
+    """Search of a decoder that predicts all tokens at once; such a decoder has a method for it."""
+
+    model: Transformer
+
+    @torch.no_grad()
+    def __call__(self, source_BS: NDArray[np.int64], **options: Any) -> list[list[Hypothesis]]:
+        outputs: list[list[Hypothesis]] = cast(Any, self.model.decoder).search(self.model, source_BS, **options)
+        return outputs
 
 
 def get_max_positions(models: Sequence[Transformer]) -> int | None:

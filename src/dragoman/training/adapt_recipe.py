@@ -105,12 +105,13 @@ def _choose_training(
     """Return the training section: a short warm-up to a small learning rate, and its decay to zero.
 
     The label smoothing is that of the bundle's own training, because another one would change the distribution of outputs. The
-    regularization towards the bundle keeps most of what the model could do before.
+    regularization towards the bundle keeps most of what the model could do before. A decoder that predicts all tokens at once
+    has none, because it has no distribution of the next token.
     """
     max_steps = max(round(STEPS_PER_SQRT_PAIR * sqrt(num_pairs)), 20)
     return {
         "init_from": str(bundle),
-        "kl_to_init": 0.3,
+        "kl_to_init": 0.3 if model.is_autoregressive else 0.0,
         "batch_tokens": 2048,
         "max_steps": max_steps,
         "schedule": "constant",

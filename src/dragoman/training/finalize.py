@@ -285,6 +285,7 @@ def _describe_training(
         flops=state.flops,
         data_wait_fraction=round(state.data_wait_minutes * 60.0 / positive_seconds, 4),
         skipped_steps=state.skipped_steps,
+        infeasible_pairs=state.infeasible_pairs or None,
         averaged_checkpoints=[checkpoint.path.name for checkpoint in selected],
         paper_deviations=[deviation.describe() for deviation in find_deviations(recipe.model_dump())],
         dragoman=__version__,

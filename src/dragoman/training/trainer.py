@@ -30,6 +30,7 @@ from dragoman.training.compute_plan import measure_peak_flops
 from dragoman.training.distributed.signals import stop_on_signals
 from dragoman.training.divergence import find_divergence
 from dragoman.training.early_stopping import EarlyStopping, ValidationOutcome
+from dragoman.training.losses.function import count_learned
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
 from dragoman.training.monitoring.events import (
     Callback,
@@ -93,6 +94,7 @@ class Trainer:
         self.peak_flops: float | None = None
         self._is_divergence_reported = False
         self._skipped_logged = trainer_state.skipped_steps
+        self._infeasible_logged = trainer_state.infeasible_pairs
         # The sum is in float64, so it does not depend on the order of the steps.
         self._nll_since_log = torch.tensor(trainer_state.nll_since_log, device=self.plan.device, dtype=torch.float64)
         self._tokens_since_log = torch.tensor(trainer_state.tokens_since_log, device=self.plan.device)
@@ -204,6 +206,8 @@ class Trainer:
         scheduled = is_due and not self.guard.consecutive_skips
         if should_validate or step % (1 if self.plan.device.type == "cpu" else self.config.max_consecutive_skips) == 0:
             self._check_skipped_steps()  # first, so that a rollback precedes the validation
+        if should_log or is_budget_spent:
+            self._report_infeasible_pairs()
         if should_log:
             self._log_step(gradient_norm)
         if is_budget_spent and self.early_stopping.validator is None:
@@ -251,11 +255,13 @@ class Trainer:
         data_wait_seconds = time.monotonic() - started
         parts = [part for _, group in batches for part in group]
         cost = sum(map(self._compute_cost, parts), BatchCost())
+        learned = [count_learned(self.model, part) for part in parts]
         totals = self.distributed.all_reduce_sum(
-            sum(part.num_target_tokens for part in parts),
+            sum(num_tokens for num_tokens, _ in learned),
             cost.flops,
             cost.tokens,
             cost.padded_tokens,
+            sum(num_infeasible for _, num_infeasible in learned),
         )
         # A step without any token to learn has the loss 0, whatever it is divided by.
         tokens, cost = max(int(totals[0]), 1), BatchCost(totals[1], int(totals[2]), int(totals[3]))
@@ -276,10 +282,23 @@ class Trainer:
             step=step,
             data_position=self.stream.position,
             target_tokens=self.state.target_tokens + tokens,
+            infeasible_pairs=self.state.infeasible_pairs + int(totals[4]),
             flops=self.state.flops + cost.flops,
             data_wait_minutes=self.state.data_wait_minutes + data_wait_seconds / 60.0,
         )
         return norm
+
+    def _report_infeasible_pairs(self) -> None:
+        """Report the pairs without a loss since the last report, if there are any."""
+        num_pairs = self.state.infeasible_pairs
+        if num_pairs == self._infeasible_logged:
+            return
+        self.log_event(
+            "infeasible_pairs",
+            f"step {self.state.step}: {num_pairs - self._infeasible_logged} pairs had no loss, because their targets have more "
+            f"tokens than the decoder has positions; {num_pairs} so far; raise model.ctc_upsampling to learn them",
+        )
+        self._infeasible_logged = num_pairs
 
     def _compute_cost(self, batch: Batch) -> BatchCost:
         return compute_batch_cost(

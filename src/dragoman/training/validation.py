@@ -33,7 +33,7 @@ from dragoman.data.prepare import VALID, PreparedData, check_task_formats
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.subword_nmt import join_pieces
 from dragoman.data.tokenization.word_boundaries import PairTokens
-from dragoman.errors import RecipeError
+from dragoman.errors import DataError, RecipeError
 from dragoman.evaluation.metrics import Score, mean_score
 from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.formats.readers import read_pairs
@@ -46,7 +46,7 @@ from dragoman.tasks.translation import LineSearch, decode_best, score_translatio
 from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.compute_plan import ComputePlan
-from dragoman.training.losses.function import LossFunction, build_validation_loss
+from dragoman.training.losses.function import LossFunction, build_validation_loss, count_learned
 from dragoman.training.losses.label_smoothing import count_correct_tokens
 from dragoman.training.monitoring.events import Sample
 
@@ -125,11 +125,11 @@ class Validator:
     def _compare_source_nll(self, model: Transformer) -> tuple[float | None, float | None]:
         """Return the negative log-likelihood per token of a subset, with its own sources and with shuffled ones.
 
-        Both are None if the set has only one pair.
+        Both are None if the set has only one pair, and for a decoder that reads no target tokens and cannot ignore its source.
         """
         config, loss_function = self.recipe.training, self._build_loss()
         rows = [pair for pair in self.shuffled_pairs if pair[0] != pair[1]]
-        if not rows:
+        if not rows or not model.is_autoregressive:
             return None, None
 
         def compute_nll(column: int) -> float:
@@ -178,7 +178,7 @@ class ValidationResult:
     """Scores of a validation; losses are in nats per target token.
 
     loss: smoothed loss, with the loss of the tags in a parser with a tagging head
-    token_accuracy: share of the target tokens that are the likeliest after the reference's, in percent
+    token_accuracy: share of the target tokens that are the likeliest after the reference's, in percent; None for CTC
     nll_own_source, nll_shuffled_source: `nll` of a subset, with its own sources and with those of other sentences
     pair_scores: BLEU and chrF of each pair of languages, such as en-de, for a model of many languages
     note: reason why BLEU says nothing about the outputs
@@ -231,8 +231,15 @@ def compute_mean_loss(
 
 
 @torch.no_grad()
-def compute_token_accuracy(model: Transformer, corpus: Corpus, plan: ComputePlan, *, batch_tokens: int, start_id: int) -> float:
-    """Return the percentage of target tokens, end tokens included, that are the likeliest ones under teacher forcing."""
+def compute_token_accuracy(
+    model: Transformer, corpus: Corpus, plan: ComputePlan, *, batch_tokens: int, start_id: int
+) -> float | None:
+    """Return the percentage of target tokens, end tokens included, that are the likeliest ones under teacher forcing.
+
+    It is None for a decoder that reads no target tokens.
+    """
+    if not model.is_autoregressive:
+        return None
     num_correct = num_tokens = 0
     for batch in iter_batches_by_length(corpus, batch_tokens=batch_tokens, start_id=start_id):
         with plan.autocast():
@@ -253,7 +260,12 @@ def _average_loss(
             loss, nll = loss_function(model, batch)
         loss_sum += loss.item()
         nll_sum += nll.item()
-        num_tokens += cpu_batch.num_target_tokens
+        num_tokens += count_learned(model, cpu_batch)[0]
+    if not num_tokens:
+        raise DataError(
+            "data.valid: no target fits into the positions of the decoder; raise model.ctc_upsampling, or give other pairs",
+            code="empty-data",
+        )
     return loss_sum / num_tokens, nll_sum / num_tokens
 
 

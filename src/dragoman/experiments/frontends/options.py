@@ -36,9 +36,10 @@ class FrontendOptions(ModelExtension):
         if self.array_frontend == "none":
             key = next(iter(self.get_changes()))
             raise ValueError(f"{key} is for array_frontend = 'sound' or 'picture': set it, or drop {key}")
-        has_other_stacks = "mixer" in "".join(section.model_dump())
+        other_keys = section.model_dump()
+        has_other_stacks = "mixer" in "".join(other_keys) or other_keys.get("decoder") == "ctc"
         for is_invalid, message in (
-            (has_other_stacks, "layers of another architecture: drop encoder_mixer and decoder_mixer"),
+            (has_other_stacks, "layers of another architecture: drop decoder, encoder_mixer and decoder_mixer"),
             (section.append_source_eos, "append_source_eos = true: an array has no end token; set it to false"),
             (section.position_encoding == "relative", "position_encoding = 'relative': choose sinusoids, learned or none"),
             (section.pointer, "pointer = true: an array has no words; drop it"),

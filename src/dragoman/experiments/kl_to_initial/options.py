@@ -33,6 +33,8 @@ class KlToInitialOptions(LossExtension):
         """Raise ValueError for a model without a distribution of the next word."""
         if not recipe.task.has_text_target:
             raise ValueError("training.kl_to_init is for translation; drop it")
+        if not recipe.model.is_autoregressive:
+            raise ValueError("training.kl_to_init compares next tokens, but the decoder predicts all at once; drop it")
 
     def change_loss(self, loss: LossFunction, context: LossContext) -> LossFunction:
         """Return the smoothed loss plus the divergence from the initial model."""

@@ -42,6 +42,10 @@ class RiskTrainingOptions(LossExtension):
         for is_invalid, message in (
             (not recipe.task.has_text_target, " is for translation; drop it"),
             (
+                not recipe.model.is_autoregressive,
+                " scores outputs token by token, which this decoder does not predict; drop it",
+            ),
+            (
                 tokenizer.sampling_alpha,
                 f" compares pieces, but tokenizer.sampling_alpha = {tokenizer.sampling_alpha:g} changes them: set "
                 "tokenizer.sampling_alpha = 0",

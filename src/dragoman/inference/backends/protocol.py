@@ -91,6 +91,7 @@ class ModelTraits:
     activation: activation of the feed-forward networks
     has_output_bias: the logits have a bias
     has_unusual_layers: layers differ from the paper's, such as recurrent ones
+    is_compiled: these layers are those of a hook that the compiled back end computes
     has_ssru: decoder layers have an SSRU in the place of self-attention
     reads_tokens: the encoder reads token ids, and no spectrogram
     """
@@ -102,6 +103,7 @@ class ModelTraits:
     activation: str = "relu"
     has_output_bias: bool = False
     has_unusual_layers: bool = False
+    is_compiled: bool = False
     has_ssru: bool = False
     reads_tokens: bool = True
 
@@ -121,6 +123,7 @@ class ModelTraits:
             activation=config.activation,
             has_output_bias=config.output_bias,
             has_unusual_layers=bool(config.find_unusual_layers()),
+            is_compiled=config.compiled_extension is not None,
             has_ssru=config.has_ssru,
             reads_tokens=config.reads_tokens,
         )

@@ -70,7 +70,7 @@ def find_float32_reason(configs: Sequence[ModelConfig], device_type: str) -> str
         return "model.pointer"
     if device_type != "cpu" and any(config.has_ssru for config in configs):
         return "model.decoder_autoregression = 'ssru'"
-    is_unusual = any(config.find_unusual_layers() for config in configs)
+    is_unusual = any(config.find_torch_layers() if device_type == "cpu" else config.find_unusual_layers() for config in configs)
     return "a layer that the paper's Transformer has not" if is_unusual else None
 
 

@@ -44,6 +44,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "SSRU in the decoder": {"traits": replace(BASE_TRAITS, has_ssru=True)},
     "spectrogram in the place of tokens": {"traits": replace(BASE_TRAITS, reads_tokens=False)},
     "recurrent, convolutional and other layers": {"traits": replace(BASE_TRAITS, has_unusual_layers=True)},
+    "CTC decoder": {"traits": replace(BASE_TRAITS, has_unusual_layers=True, is_compiled=True)},
     "shortlist": {"has_shortlist": True},
 }
 # Searches that the compiled back end may run without Python: keys of the [decoding] section, the decoder's prompt, and the

@@ -23,7 +23,7 @@ from dragoman.errors import BundleError, DataError
 from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.translation_result import Translation
 from dragoman.model.attention import Attention, AttentionObserver, KeyValue, observe_attention
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Transformer, check_predicts_by_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id
@@ -73,9 +73,11 @@ def explain(
         cross-attention, and all heads of the last layer elsewhere.
     decoding: keys of the recipe's [decoding] section to change
 
-    Raises DataError for a line that cannot be explained, with the limit if it is too long.
+    Raises DataError for a line that cannot be explained, with the limit if it is too long, and BundleError for a model that
+    predicts all tokens at once.
     """
     model = translator.bundle.model
+    check_predicts_by_steps(model, "explain")
     config = translator.resolve_decoding(decoding)
     tokenizer = translator.bundle.tokenizer.select_languages(
         config.source_language, config.target_language, zero_shot=config.zero_shot

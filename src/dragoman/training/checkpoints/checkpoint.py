@@ -80,6 +80,8 @@ class TrainerState:
     """Step of the checkpoint that the last rollback restored."""
     grad_norms: tuple[float, ...] = ()
     """Gradient norms of the last steps, for the detection of spikes."""
+    infeasible_pairs: int = 0
+    """Pairs of all steps that a CTC decoder could not learn, because it has too few positions for their targets."""
     flops: float = 0.0
     data_wait_minutes: float = 0.0
     """The part of `minutes` that was spent waiting for batches."""

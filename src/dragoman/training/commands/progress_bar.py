@@ -172,6 +172,10 @@ def format_cost(report: Mapping[str, Any]) -> str:
         f"{report['data_wait_fraction']:.1%} of the time waiting for batches",
         f"{report['skipped_steps']:,} steps skipped",
     ]
+    if report.get("infeasible_pairs"):
+        parts.append(
+            f"{report['infeasible_pairs']:,} pairs had more target tokens than the CTC decoder has positions, and no loss"
+        )
     return "cost: " + ", ".join(parts)
 
 

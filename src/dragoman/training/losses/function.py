@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, cast
 
 from torch import Tensor
 
@@ -68,3 +69,21 @@ def _change_for_architecture(loss: LossFunction, model: ModelConfig, training: T
     for extension in model.model_extensions:
         loss = extension.change_loss(loss, training)
     return loss
+
+
+class DecodesAllAtOnce(Protocol):
+    """Decoder that predicts all tokens at once, and may have no loss for a target that is too long."""
+
+    def count_learned(self, batch: Batch) -> tuple[int, int]:
+        """Return the target tokens that the loss of a batch is over, and the pairs without a loss."""
+        ...
+
+
+def count_learned(model: Transformer, batch: Batch) -> tuple[int, int]:
+    """Return the target tokens that the loss of a batch is over, and the pairs without a loss.
+
+    A decoder that predicts all tokens at once may have no loss for a target that is too long. Other decoders learn all pairs.
+    """
+    if model.is_autoregressive:
+        return batch.num_target_tokens, 0
+    return cast(DecodesAllAtOnce, model.decoder).count_learned(batch)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, WithJsonSchema
 
 EventKind = Literal[
-    "resumed", "checkpoint", "checkpoint_failed", "skipped_steps", "rolled_back", "oom_split", "early_stop",
+    "resumed", "checkpoint", "checkpoint_failed", "skipped_steps", "rolled_back", "oom_split", "infeasible_pairs", "early_stop",
     "budget_spent", "diverged", "stopped", "failed",
 ]  # fmt: skip
 
@@ -171,6 +171,7 @@ class RunEvent:
     rolled_back: the weights of an earlier checkpoint were restored after divergence
     diverged: the losses are far above those of a uniform guess, and the bundle will be that of an earlier step
     oom_split: a batch was split because of a shortage of memory
+    infeasible_pairs: a CTC decoder has too few positions for the targets of some pairs, which had no loss
     early_stop, budget_spent: training is complete
     stopped, failed: the run ended because of a request or an error
     """

@@ -130,13 +130,17 @@ def count_forward_macs(model: ModelConfig, target_vocab_size: int) -> Macs:
 
 
 def _measure_sizes(model: ModelConfig, sources: Lengths, targets: Lengths) -> npt.NDArray[np.float64]:
-    """Return the sizes of a batch in the order of `Size`."""
+    """Return the sizes of a batch in the order of `Size`. Positions of a decoder that predicts all at once are its targets."""
+    positions_per_source = count_layer_macs(model).positions_per_source
+    predicts_all_at_once = positions_per_source is not None
+    if positions_per_source is not None:
+        targets = positions_per_source * sources
     return np.array(
         [
             sources.sum(),
             targets.sum(),
             _count_visible_pairs(sources, model.attention_window, bidirectional=True),
-            _count_visible_pairs(targets, model.attention_window, bidirectional=False),
+            _count_visible_pairs(targets, model.attention_window, bidirectional=predicts_all_at_once),
             (sources * targets).sum(),
             1.0,
         ]

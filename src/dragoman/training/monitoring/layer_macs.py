@@ -17,6 +17,7 @@ class LayerMacs:
     pair: of one query with one key, and of its weight with the value
     encoder_attentions, decoder_attentions, cross_attentions: number of layers with this attention
     source, target: of one source token and of one target token beside the layers, without the output matrix
+    positions_per_source: positions of a decoder that predicts all tokens at once; None if it has one for each target token
     """
 
     encoder: tuple[int, ...]
@@ -29,6 +30,7 @@ class LayerMacs:
     query: int = 0
     source: int = 0
     target: int = 0
+    positions_per_source: int | None = None
 
 
 def count_layer_macs(config: ModelConfig) -> LayerMacs:

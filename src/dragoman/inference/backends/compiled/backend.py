@@ -31,7 +31,7 @@ class CompiledBackend:
         if request.precision == "bfloat16":
             return refuse("a processor computes in float32 or int8")
         traits = request.traits
-        return UNUSUAL_LAYERS if traits.has_unusual_layers else SUPPORTED
+        return UNUSUAL_LAYERS if traits.has_unusual_layers and not traits.is_compiled else SUPPORTED
 
     def check_machine(self, precision: Precision) -> Support:
         """Return whether the package has kernels for this processor. Damaged or foreign ones are refused."""
@@ -50,4 +50,8 @@ class CompiledBackend:
 
     def prepare(self, model: TrainedModel, precision: Precision) -> PreparedModel:
         assert precision != "bfloat16"
-        return compile_model(model.get_weights(), precision)
+        extension = model.config.compiled_extension
+        if extension is None:
+            return compile_model(model.get_weights(), precision)
+        prepared_model: PreparedModel = extension.compile(model.get_weights(), precision)
+        return prepared_model

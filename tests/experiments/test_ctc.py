@@ -1,0 +1,208 @@
+"""CTC decoder: its loss beside a sum over all paths, its outputs beside those of single sentences, and learning."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.config import ModelConfig
+from dragoman.data.collate import Batch, collate
+from dragoman.decoding.constraints import DecodingConstraints
+from dragoman.decoding.interface import SearchSettings
+from dragoman.errors import BundleError
+from dragoman.experiments.ctc.decoder import compute_frame_outputs, predict_frames
+from dragoman.experiments.ctc.fit import measure_fit
+from dragoman.experiments.ctc.loss import ctc_loss
+from dragoman.experiments.ctc.path import merge_path
+from dragoman.model.factory import build_model
+from dragoman.model.transformer import Transformer
+from dragoman.training.losses.function import count_learned
+from dragoman.training.monitoring.flops import count_forward_flops
+
+PAD, UNK, BEGIN, END = range(4)
+VOCAB_SIZE = 8
+
+
+def build(**changes: Any) -> Transformer:
+    torch.manual_seed(0)
+    keys: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
+    keys |= {"decoder": "ctc", "residual_dropout": 0.0, "embedding_dropout": 0.0, **changes}
+    config = ModelConfig.model_validate(keys)
+    return build_model(config, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
+
+
+def sum_over_paths(logits_FV: Tensor, target: Sequence[int]) -> Tensor:
+    """Return −log of the summed probability of every path that merges to the target, one path after the other."""
+    log_probs_FV = logits_FV.double().log_softmax(dim=-1)
+    paths = [
+        path
+        for path in itertools.product(sorted({PAD, *target}), repeat=len(logits_FV))
+        if [token for token, _ in itertools.groupby(path) if token != PAD] == list(target)
+    ]
+    log_probs_NF = log_probs_FV[torch.arange(len(logits_FV)), torch.tensor(paths)]
+    return -torch.logsumexp(log_probs_NF.sum(dim=1), dim=0)
+
+
+def test_loss_equals_sum_over_all_paths(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[list[int]], list[list[int]]]] = [
+        ([[4, 5, END]], [[6, 7, 6]]),
+        ([[4, 5, END]], [[6, 6]]),
+        ([[5, END]], [[4]]),
+        ([[4, END], [5, 6, END], [7, END]], [[6, 6], [4, 7, 4, 5], [5]]),
+        ([[4, END], [5, END]], [[4, 5, 4, 5], [7, 7, 6]]),
+    ]
+    cases_1: list[dict[str, Any]] = [{}, {"output_bias": True}, {"ctc_upsampling": 3, "attention_window": 2}]
+    for sources, targets in cases:
+        for changes in cases_1:
+            with subtests.test(sources=sources, targets=targets, changes=changes):
+                model = build(**changes)
+                if model.output_bias is not None:
+                    torch.nn.init.normal_(model.output_bias)
+                batch = collate(sources, targets, start_id=BEGIN)
+                loss, nll = ctc_loss(model, batch)
+                logits_BFV = model.compute_logits(compute_frame_outputs(model, batch.source_BS))
+                upsampling = changes.get("ctc_upsampling", 2)
+                rows = zip(logits_BFV, sources, targets, strict=True)
+                expected = torch.stack(
+                    [sum_over_paths(row[: upsampling * len(source)], target) for row, source, target in rows]
+                ).sum()
+                assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+                assert nll.item() == loss.item()
+                parameters = list(model.parameters())
+                gradients = torch.autograd.grad(loss, parameters)
+                for gradient, expected_gradient in zip(gradients, torch.autograd.grad(expected, parameters), strict=True):
+                    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-3, atol=2e-5)
+
+
+def test_infeasible_target_is_counted_and_has_no_loss() -> None:
+    """A source token gives two positions: enough for two tokens, but not for two equal ones with a blank between them."""
+    model = build()
+    pairs = [([4], [6, 7]), ([4], [6, 6]), ([4], [5, 6, 7]), ([4, 5], [7, 7, 7])]
+    batch = collate(*map(list, zip(*pairs, strict=True)), start_id=BEGIN)
+    fit = measure_fit(batch, 2)
+    assert fit.fits_B.tolist() == [True, False, False, False]
+    assert (fit.num_target_tokens, fit.num_infeasible) == (3, 3)
+    assert count_learned(model, batch) == (3, 3)
+    loss, _ = ctc_loss(model, batch)
+    alone, _ = ctc_loss(model, collate([[4]], [[6, 7]], start_id=BEGIN))
+    assert loss.item() == pytest.approx(alone.item(), rel=1e-5)
+    torch.autograd.backward(loss)
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters() if parameter.grad is not None)
+    empty, _ = ctc_loss(model, collate([[4]], [[6, 6]], start_id=BEGIN))
+    assert empty.item() == 0.0
+
+
+def test_loss_in_bfloat16_is_near_float32() -> None:
+    model, batch = build(), collate([[4, 5, END], [6, END]], [[6, 7, 6], [5]], start_id=BEGIN)
+    exact = ctc_loss(model, batch)[0].item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert ctc_loss(model, batch)[0].item() == pytest.approx(exact, rel=0.02)
+
+
+@pytest.mark.parametrize("changes", [{}, {"attention_window": 2}, {"encoder_mixer": "recurrent"}])
+@torch.no_grad()
+def test_padding_and_batch_do_not_change_outputs(changes: dict[str, Any]) -> None:
+    model = build(**changes).eval()
+    sources = [[4, 5, 6, 7, 4, END], [5, END], [6, 7, 5, END]]
+    padded_BS = torch.nn.functional.pad(collate(sources, [[4]] * 3, start_id=BEGIN).source_BS, (0, 5))
+    predictions = predict_frames(model, padded_BS.numpy(), [BEGIN, END], 3)
+    assert [len(prediction.tokens) for prediction in predictions] == [12, 4, 8]
+    for prediction, source in zip(predictions, sources, strict=True):
+        (alone,) = predict_frames(model, np.array([source]), [BEGIN, END], 3)
+        assert prediction.tokens == alone.tokens
+        np.testing.assert_allclose(prediction.log_probs, alone.log_probs, rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_predictions_leave_out_suppressed_tokens() -> None:
+    model = build().eval()
+    source_BS = torch.tensor([[4, 5, END]])
+    logits_FV = model.compute_logits(compute_frame_outputs(model, source_BS))[0]
+    suppressed = [token for token in range(VOCAB_SIZE) if token != 5]
+    (prediction,) = predict_frames(model, source_BS.numpy(), suppressed, 1)
+    assert prediction.tokens == [[5]] * 6
+    np.testing.assert_allclose(prediction.log_probs, logits_FV.log_softmax(-1)[:, 5:6], rtol=1e-5)
+
+
+def merge(tokens: list[int], *, max_length: int = 99, window: int = 0) -> Any:
+    log_probs = [-float(2**index) for index in range(len(tokens))]
+    settings = SearchSettings(start_id=BEGIN, end_id=END, decoding_constraints=DecodingConstraints(repetition_window=window))
+    options: dict[str, Any] = {"blank_id": PAD, "max_length": max_length, "allow_repetition": False, "settings": settings}
+    return merge_path(tokens, log_probs, **options)
+
+
+def test_path_merges_repeats_and_drops_blanks() -> None:
+    hypothesis = merge([0, 5, 5, 0, 5, 6])
+    assert hypothesis.tokens == (5, 5, 6)
+    assert hypothesis.token_log_probs == (-6.0, -16.0, -32.0, -9.0)  # the last one is that of the blanks
+    assert hypothesis.score == -63.0  # the whole path
+    assert hypothesis.finished
+    assert merge([0, 0]).tokens == ()
+
+
+def test_path_is_cut_at_the_longest_length() -> None:
+    assert merge([4, 5, 6], max_length=4).finished
+    hypothesis = merge([4, 5, 6], max_length=2)
+    assert (hypothesis.tokens, hypothesis.token_log_probs, hypothesis.finished) == ((4, 5), (-1.0, -2.0), False)
+
+
+def test_path_with_a_degenerate_repetition_is_marked() -> None:
+    assert merge([4, 5] * 8, window=8).has_repetition
+    assert not merge([4, 5, 6, 7], window=8).has_repetition
+
+
+def test_model_learns_to_copy() -> None:
+    """100 random sequences that it has not seen, of one to five tokens, with neighbors that may be equal."""
+    model, generator = build(d_model=32, d_ff=64), random.Random(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+
+    def make_batch(size: int) -> tuple[list[list[int]], Batch]:
+        rows = [[generator.randrange(4, VOCAB_SIZE) for _ in range(generator.randint(1, 5))] for _ in range(size)]
+        return rows, collate([[*row, END] for row in rows], rows, start_id=BEGIN)
+
+    for _ in range(60):
+        _, batch = make_batch(32)
+        torch.autograd.backward(ctc_loss(model, batch)[0] / batch.num_target_tokens)
+        optimizer.step()
+        optimizer.zero_grad()
+    rows, batch = make_batch(100)
+    with torch.no_grad():
+        predictions = predict_frames(model.eval(), batch.source_BS.numpy(), [BEGIN, END], 1)
+    outputs = [merge([token for (token,) in prediction.tokens]).tokens for prediction in predictions]
+    assert sum(list(output) == row for output, row in zip(outputs, rows, strict=True)) >= 95
+
+
+def test_forward_flops_count_the_positions_of_the_decoder() -> None:
+    """Two sentences of 3 and 5 source tokens: 8 tokens with 34 pairs, 16 positions with 136 pairs, 68 pairs between both."""
+    model = build()
+    config = ModelConfig.model_validate(
+        {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "decoder": "ctc"}
+    )
+    projection, feed_forward, pair = 16 * 16, 2 * 16 * 32, 2 * 16
+    source = 4 * projection + feed_forward + 2 * projection + 2 * projection  # encoder, keys and values, upsampling
+    position = 4 * projection + feed_forward + 2 * projection + 16 * VOCAB_SIZE
+    macs = 8 * source + 16 * position + pair * (34 + 136 + 68)
+    lengths, other = torch.tensor([3, 5]).numpy(), torch.tensor([9, 9]).numpy()
+    assert count_forward_flops(config, VOCAB_SIZE, lengths, other) == 2 * macs
+    weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 2) - model.output.numel()
+    assert weights == 12 * projection + 2 * feed_forward + 2 * projection  # every matrix is in the count above
+
+
+@pytest.mark.parametrize("call", ["model", "start", "step"])
+def test_calls_by_steps_are_refused(call: str) -> None:
+    model, source_BS = build(), torch.tensor([[4, END]])
+    calls: dict[str, Any] = {
+        "model": lambda: model(source_BS, source_BS),
+        "start": lambda: model.start(source_BS),
+        "step": lambda: model.step(torch.tensor([BEGIN]), None),  # type: ignore[arg-type]
+    }
+    with pytest.raises(BundleError, match="predicts all tokens at once") as error:
+        calls[call]()
+    assert error.value.code == "not-autoregressive"
