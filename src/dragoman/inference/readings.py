@@ -19,11 +19,9 @@ import numpy.typing as npt
 
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.inference.translation_result import Translation
-from dragoman.text.glossary import Glossary
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, list_markup, parse_text, write_parts
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.inline_tokens import tokenize_codes
-from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.marks import MARK_CHARACTERS, can_hold_marks, ends_in_marks, restore_spaces, to_characters, to_marks
 from dragoman.text.projection import project, split_units
 from dragoman.text.references import count_sign, read_reference
@@ -87,16 +85,16 @@ class Reading:
         self,
         translation: Translation,
         segment: CodedText,
-        glossary: Glossary | None = None,
         rules: InlineRules = COMMON_RULES,
+        mark_kept: Callable[[CodedText], CodedText] | None = None,
     ) -> bool:
         """Return whether a translation has each placeholder that the model read as often as the segment, and no other.
 
         A translation with marks must also end by itself, and not pile up marks at its end, where the search puts those that
         the model has left out.
 
-        glossary: its terms that are not translated are placeholders
         rules: rules by which the segment was read
+        mark_kept: function that marks the words that are not translated, which are placeholders
         """
         if self.is_clean or self.text == segment:
             return True
@@ -105,7 +103,7 @@ class Reading:
             if any(count_sign(self.line, name) != count_sign(translation.text, name) for name in names):
                 return False
             coded = _read_codes(translation.text, rules) if segment.is_escaped else parse_text(translation.text, rules)
-            translated = Counter(_list_placeholders(mark_kept_terms(coded, glossary).parts))
+            translated = Counter(_list_placeholders((mark_kept(coded) if mark_kept else coded).parts))
             return Counter(_list_placeholders(segment.parts)) - Counter(point.text for point in self.references) == translated
         text = to_characters(translation.text)
         return (

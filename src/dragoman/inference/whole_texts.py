@@ -46,9 +46,10 @@ from dragoman.text.inline_codes import (
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.length_ratios import LengthRatios
+from dragoman.text.other_scripts import find_other_scripts, is_in_other_script, mark_other_scripts
 from dragoman.text.placeholders import may_have_codes
 from dragoman.text.sentences import cut_long_spans, split_sentences
-from dragoman.text.target_language import find_target_language, has_other_script
+from dragoman.text.target_language import find_target_language
 from dragoman.text.term_annotation import annotate_terms, has_marks
 from dragoman.text.word_codes import mark_word_codes
 
@@ -123,7 +124,8 @@ class TextOptions:
     rules: rules for the codes of the texts
     splitting_tags, non_splitting_tags: names of elements that always, or never, divide a text with markup
     detects_outline: elements of XML that stand side by side without text between them are texts of their own
-    language_check: keep a segment that is in the target language already or in another script, see `target_language`
+    language_check: keep a segment that is in the target language already, see `target_language`, and what is in the script of
+        neither language, see `other_scripts`
     """
 
     markup: Markup = "none"
@@ -144,6 +146,11 @@ class TextOptions:
     non_splitting_tags: frozenset[str] = frozenset()
     detects_outline: bool = False
     language_check: bool = False
+
+    @property
+    def other_scripts(self) -> frozenset[str]:
+        """Scripts whose words stay as they are."""
+        return find_other_scripts(self.source_language, self.target_language) if self.language_check else frozenset()
 
 
 @dataclass(frozen=True)
@@ -286,19 +293,30 @@ def _join(pieces: Sequence[str | Separator | int], translated: Sequence[Translat
     segments = tuple(translated[piece] for piece in pieces if isinstance(piece, int))
 
     def join(number: int) -> str:
-        """Return the text with this alternative of each segment; a single space, or none, becomes what the language writes."""
+        """Return the text with this alternative of each segment.
+
+        A single space, or none, becomes what the language writes, but between two segments that stay.
+        """
         output: list[str] = []
-        is_after_sentence = False
+        before: TranslatedSegment | None = None
+        space: str | None = None  # behind that segment
         for piece in pieces:
-            if isinstance(piece, int):
-                segment = translated[piece]
-                text = segment.alternatives[number] if 0 <= number < len(segment.alternatives) else segment.text
-                output += [separator, text] if is_after_sentence else [text]
-            elif isinstance(piece, Separator):
-                output.append(separator if piece.text == " " else piece.text)
+            if isinstance(piece, Separator):
+                space = piece.text
+                continue
+            segment = translated[piece] if isinstance(piece, int) else None
+            if space is None and before and segment:
+                space = ""
+            if space is not None:
+                stays = before and before.kept and segment and segment.kept
+                output.append(separator if space in ("", " ") and not stays else space)
+            if segment:
+                output.append(segment.alternatives[number] if 0 <= number < len(segment.alternatives) else segment.text)
             else:
-                output.append(piece)
-            is_after_sentence = isinstance(piece, int)
+                output.append(str(piece))
+            before, space = segment, None
+        if space is not None:
+            output.append(separator if space == " " else space)
         return "".join(output)
 
     num_alternatives = max((len(segment.alternatives) for segment in segments), default=0)
@@ -314,10 +332,11 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     Before the last step, segments without a term of the glossary are translated with their terms required.
     """
     results = [TranslatedSegment(source, source) for source in (segment.write() for segment in segments)]
-    readings = [(options.mask_codes and read_marks(segment)) or read_placeholders(segment) for segment in segments]
     texts = [segment.clean.text for segment in segments]
+    segments = [mark_other_scripts(segment, options.other_scripts) for segment in segments]
+    readings = [(options.mask_codes and read_marks(segment)) or read_placeholders(segment) for segment in segments]
     if options.language_check:
-        reasons = _find_kept(texts, options.source_language, options.target_language)
+        reasons = _find_kept(texts, options)
         results = [replace(result, kept=reason) for result, reason in zip(results, reasons, strict=True)]
     waiting = [index for index, text in enumerate(texts) if _has_word(text) and results[index].kept is None]
     lost = yield from _translate_readings(segments, readings, results, waiting, options)
@@ -336,10 +355,10 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     return results
 
 
-def _find_kept(texts: Sequence[str], source_language: str, target_language: str) -> list[KeptStatus | None]:
-    is_in_target = find_target_language(texts, source_language, target_language)
+def _find_kept(texts: Sequence[str], options: TextOptions) -> list[KeptStatus | None]:
+    is_in_target = find_target_language(texts, options.source_language, options.target_language)
     return [
-        "target_language" if is_kept else "other_script" if has_other_script(text, source_language, target_language) else None
+        "target_language" if is_kept else "other_script" if is_in_other_script(text, options.other_scripts) else None
         for text, is_kept in zip(texts, is_in_target, strict=True)
     ]
 
@@ -399,7 +418,7 @@ def _translate_readings(
             segment, reading = segments[index], readings[index]
             if accept is None:
                 results[index] = _build_segment(results[index].source, segment, reading, translation, next(texts), options)
-                is_kept = reading.is_kept_by(translation, segment, options.glossary, options.rules)
+                is_kept = reading.is_kept_by(translation, segment, options.rules, partial(_mark_kept, options))
                 if not is_kept or _find_difference(results[index].source, results[index].text, options):
                     lost.append(index)
                 continue
@@ -407,7 +426,7 @@ def _translate_readings(
                 candidate = replace(candidate, alternatives=())
                 (text,) = place_codes([reading], [candidate])
                 result = _build_segment(results[index].source, segment, reading, candidate, text, options)
-                is_kept = reading.is_kept_by(candidate, segment, options.glossary, options.rules)
+                is_kept = reading.is_kept_by(candidate, segment, options.rules, partial(_mark_kept, options))
                 if is_kept and not _find_difference(result.source, result.text, options) and accept(results[index], result):
                     results[index] = result
                     break
@@ -442,7 +461,7 @@ def _build_segment(
         tuple(
             alternative_text
             for alternative in translation.alternatives
-            if reading.is_kept_by(alternative, segment, options.glossary, options.rules)
+            if reading.is_kept_by(alternative, segment, options.rules, partial(_mark_kept, options))
             and not _find_difference(source, alternative_text := next(place_codes([reading], [alternative])), options)
         ),
         terms,
@@ -549,8 +568,12 @@ def _parse(text: str, options: TextOptions) -> CodedText:
         keep_line_breaks=options.keep_line_breaks,
         language=options.source_language,
     )
-    coded = mark_word_codes(coded)
-    return mark_kept_terms(coded, options.glossary)
+    return mark_kept_terms(mark_word_codes(coded), options.glossary)
+
+
+def _mark_kept(options: TextOptions, text: CodedText) -> CodedText:
+    """Return a text with the words that are not translated as points."""
+    return mark_other_scripts(mark_kept_terms(text, options.glossary), options.other_scripts)
 
 
 def _divide_blocks(parts: Sequence[Part], options: TextOptions, blocks: set[int], *, is_escaped: bool) -> Iterator[Piece]:

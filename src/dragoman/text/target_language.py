@@ -1,4 +1,4 @@
-"""Sentences of a source that a translation would damage: in the target language already, or in a script of neither language.
+"""Sentences of a source that a translation would damage, because they are in the target language already.
 
 Letters decide where the languages have different scripts. Otherwise py3langid decides, restricted to the two languages. Names
 and quotations say little about the language of a sentence. So it also reads the sentence without its quotations and brackets,
@@ -32,7 +32,6 @@ MIN_UNIT_RATIO = 3
 MAX_CHARACTERS = 1000
 """Characters of a sentence that are read. The library's time grows with the square of a run of marks."""
 
-_SCRIPTS_BUT_LATIN = frozenset().union(*SCRIPTS.values()) - {"LATIN"}
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\W\d_{UNSPACED}]+")
 _WORD = re.compile(r"[^\W\d_]+")
 _CLAUSE = re.compile(r"[^:;–—]+")
@@ -62,21 +61,6 @@ def find_target_language(texts: Sequence[str], source_language: str, target_lang
     ]
 
 
-def has_other_script(text: str, source_language: str, target_language: str) -> bool:
-    """Return whether a text has letters, and all of them are of scripts that neither language has, such as Cyrillic ones.
-
-    Latin letters are of every language, because names and codes have them. The result is false for a source whose script is
-    not known.
-    """
-    source_scripts = SCRIPTS.get(get_language(source_language), frozenset())
-    known_scripts = source_scripts | SCRIPTS.get(get_language(target_language), frozenset())
-    scripts = (get_script(character) for character in text if character.isalpha())
-    first = next(scripts, None)
-    if not source_scripts or first is None:
-        return False
-    return all(script in _SCRIPTS_BUT_LATIN and script not in known_scripts for script in (first, *scripts))
-
-
 def _has_target_neighbors(margins: Sequence[float], index: int) -> bool:
     neighbors = margins[max(index - NUM_NEIGHBORS, 0) : index + NUM_NEIGHBORS + 1]
     num_target = sum(margin >= MIN_MARGIN for margin in neighbors)
@@ -89,7 +73,8 @@ def _judge(text: str, source: str, target: str) -> float:
     outside = _QUOTATION.sub(" ", text)
     small_words = _find_small_words(outside)
     for clause in _CLAUSE.findall(outside):
-        if _compute_margin(" ".join(_find_small_words(clause)), source, target) < MIN_CLAUSE_MARGIN:
+        words = _find_small_words(clause)
+        if len(words) > 1 and _compute_margin(" ".join(words), source, target) < MIN_CLAUSE_MARGIN:
             return -MIN_MARGIN
     readings = [_read(text, source, target)]
     if len(small_words) > 1:
