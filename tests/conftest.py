@@ -11,7 +11,6 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,14 +27,14 @@ from dragoman.inference.backends.compiled.kernel_files import KernelFileError, r
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, LineTimer
 from python_imports import find_imports
-from tiny_runs import make_tiny_recipe, on_one_core, train_tiny_run, write_corpus
+from tiny_runs import make_tiny_recipe, on_one_core, short_runs, train_tiny_run, write_corpus
 
 RUN_VARIABLE = "DRAGOMAN_TEST_RUN"
 """Environment variable with the folder that `tests/tiny_runs.py` wrote: its run is `trained`, its texts are `corpus`."""
 settings.register_profile(
     "dragoman",
     deadline=None,
-    max_examples=25,  # each run draws others
+    max_examples=15,  # each run draws others
     suppress_health_check=[HealthCheck.too_slow],  # of a busy machine
 )
 settings.load_profile("dragoman")
@@ -60,20 +59,8 @@ def _no_progress_lines() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _short_runs() -> Iterator[None]:
-    """Sync no disk, since no test cuts the power, and measure the processor's FLOP/s for a moment: half of a tiny run's time.
-
-    Tests of syncs and of the measurement replace both.
-    """
-
-    def skip_sync(_: int) -> None:
-        """Return at once."""
-
-    with ExitStack() as patches:
-        patches.enter_context(mock.patch.object(os, "fsync", skip_sync))
-        if find_spec("torch"):
-            from dragoman.training import compute_plan
-
-            patches.enter_context(mock.patch.object(compute_plan, "PEAK_FLOPS_SECONDS", 0.005))
+    """Let the runs of tests be short. Tests of syncs and of the measurement replace both."""
+    with short_runs():
         yield
 
 
@@ -111,7 +98,7 @@ def _no_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[None]:
     """Draw no charts of the runs of a fixture that several tests share."""
     with pytest.MonkeyPatch.context() as patch:
-        if fixturedef.scope != "function" and ("tiny" in request.fixturenames or fixturedef.argname == "trained"):
+        if fixturedef.scope != "function":
             patch.setitem(sys.modules, "matplotlib", None)
         return (yield)
 

@@ -103,7 +103,7 @@ def test_forward_equals_pytorch(subtests: pytest.Subtests) -> None:
     for switch in SWITCHES:
         model = make_model(**SWITCHES[switch])
         numpy_model = make_numpy_model(model, **SWITCHES[switch])
-        for rows in ([0, 1, 2], [0], [1]):
+        for rows in ([0, 1, 2], [1]):
             with subtests.test(switch=switch, rows=rows):
                 source, inputs, targets = (array[rows][:, (array[rows] != 0).any(0)] for array in (SOURCES, INPUTS, TARGETS))
                 with record_attention([layer.cross_attention for layer in model.decoder.layers]) as recorded:  # type: ignore[misc]

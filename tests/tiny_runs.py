@@ -6,11 +6,13 @@ environment without PyTorch need them, and the other tests need not train it aga
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,22 @@ def train_tiny_run(corpus: Path, run: Path) -> Path:
 
 
 @contextmanager
+def short_runs() -> Iterator[None]:
+    """Sync no disk, since no test cuts the power, and measure the processor's FLOP/s for a moment: half of a tiny run."""
+
+    def skip_sync(_: int) -> None:
+        """Return at once."""
+
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(os, "fsync", skip_sync))
+        if find_spec("torch"):
+            from dragoman.training import compute_plan
+
+            patches.enter_context(mock.patch.object(compute_plan, "PEAK_FLOPS_SECONDS", 0.005))
+        yield
+
+
+@contextmanager
 def on_one_core() -> Iterator[None]:
     """Compute in one thread on the CPU: small tensors are slower in several threads, and sums must be equal to the last bit."""
     try:
@@ -116,10 +134,17 @@ def on_one_core() -> Iterator[None]:
         set_num_threads(None)
 
 
+def train_in_process(corpus: Path, run: Path) -> Path:
+    """Train the run in a process of its own, without charts, which take more than half of its time."""
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]
+    with short_runs():
+        return train_tiny_run(corpus, run)
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1]).resolve()
     with ProcessPoolExecutor(1, get_context("fork")) as pool:
-        run = pool.submit(train_tiny_run, write_corpus(folder / "corpus"), folder / "run")
+        run = pool.submit(train_in_process, write_corpus(folder / "corpus"), folder / "run")
 
         from conversion_sources import write_sources
 

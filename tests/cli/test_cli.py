@@ -975,6 +975,7 @@ def test_ctrl_c_while_reading_leaves_no_output(
 def test_prepare_train_and_average_write_their_outputs(
     run_cli: RunCli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # no charts, which take half of the time
     run = tmp_path / "run"
     recipe = recipe_file(tmp_path, corpus, run)
     prepared = run_cli("prepare", recipe, "--json").json

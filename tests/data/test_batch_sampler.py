@@ -203,7 +203,6 @@ def test_curriculum_changes_with_epochs(tmp_path: Path) -> None:
     assert pairs_by_epoch[3]["web"] == pytest.approx(1500, abs=40)
 
 
-@settings(deadline=None, max_examples=40)
 @given(LENGTHS, LENGTHS, st.floats(0.05, 20.0), st.integers(1, 12))
 def test_corpus_is_exhausted_before_pairs_repeat(
     tmp_path_factory: pytest.TempPathFactory, lengths_a: LengthPairs, lengths_b: LengthPairs, weight: float, epochs: int

@@ -376,13 +376,12 @@ def test_beam_of_one_equals_greedy_search(subtests: pytest.Subtests) -> None:
 
 @pytest.mark.parametrize("changes", MODEL_CHANGES)
 def test_beam_of_one_equals_greedy_with_network(changes: dict[str, Any]) -> None:
-    for seed in range(2):
-        model, source = network(seed, **changes), sentences(6, 3, 1, 5, seed=seed)
-        outputs = search_with_network(model, source, [12, 9, 5, 11], 1)
-        greedy = decode_with_network(model, source, [12, 9, 5, 11])
-        for hypotheses, hypothesis in zip(outputs, greedy, strict=True):
-            assert_outputs(hypotheses, to_outputs([hypothesis]))
-            assert hypotheses[0].token_log_probs == pytest.approx(hypothesis.token_log_probs, abs=1e-5)
+    model, source = network(0, **changes), sentences(6, 3, 1, 5, seed=0)
+    outputs = search_with_network(model, source, [12, 9, 5, 11], 1)
+    greedy = decode_with_network(model, source, [12, 9, 5, 11])
+    for hypotheses, hypothesis in zip(outputs, greedy, strict=True):
+        assert_outputs(hypotheses, to_outputs([hypothesis]))
+        assert hypotheses[0].token_log_probs == pytest.approx(hypothesis.token_log_probs, abs=1e-5)
 
 
 def test_wide_beam_equals_exhaustive_search(subtests: pytest.Subtests) -> None:
@@ -412,7 +411,7 @@ def test_early_stopping_keeps_the_best_hypotheses(subtests: pytest.Subtests) -> 
             with subtests.test(beam=beam, form=form, alpha=alpha):
                 limits = [14, 6, 1, 10, 14]
                 saved = {stop: 0 for stop in EARLY_STOPPING}
-                for seed in range(8):
+                for seed in range(0, 8, 2):
                     table = Table.random(seed, vocabulary=5 + seed)
                     table.logits_CV[:, END] += 1.0
                     expected = [

@@ -118,15 +118,14 @@ main()
 
 @pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
 def test_bundle_translates_without_pytorch(run: Path) -> None:
-    for options in (["method=greedy"], ["method=beam", "beam_size=3", "--precision", "float32"]):
-        done = subprocess.run(
-            [sys.executable, "-c", WITHOUT_PYTORCH, "translate", str(run / "bundle"), *options],
-            input="one red two\nbig\n",
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (done.returncode in (0, 3), done.stdout.count("\n")) == (True, 2), done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PYTORCH, "translate", str(run / "bundle"), "method=greedy", "--precision", "float32"],
+        input="one red two\nbig\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode in (0, 3), done.stdout.count("\n")) == (True, 2), done.stderr
     model = dragoman.load(run / "bundle", task="translation")
     assert model.precision == "int8"
     assert len(model.translate(["one red two"], method="beam", beam_size=3, nbest=3)[0].alternatives) == 2

@@ -103,7 +103,7 @@ def test_texts_are_equal(method: str, trained_bundle: Bundle, corpus: Path, tmp_
     bundle.model.output_bias[END_ID] = 6.5  # so that most outputs end
     export_huggingface(bundle, tmp_path / "out")
     model, tokenizer = open_export(tmp_path / "out")
-    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:60]
+    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:30]
     translator = dragoman.load(save(bundle, tmp_path / "bundle"), task="translation", device="cpu", precision="float32")
     options: dict[str, Any] = (
         {"num_beams": 4, "early_stopping": True, "length_penalty": 1.0} if method == "beam" else {"num_beams": 1}
@@ -118,7 +118,7 @@ def test_texts_are_equal(method: str, trained_bundle: Bundle, corpus: Path, tmp_
         if END_ID in output[1:]:
             num_compared += 1
             assert translation.text == tokenizer.decode(output, skip_special_tokens=True)
-    assert num_compared >= 20
+    assert num_compared >= 10
 
 
 @torch.no_grad()

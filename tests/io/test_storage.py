@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman.io.storage
@@ -467,7 +467,6 @@ def test_hostile_manifest_reads_no_outside_file(tmp_path: Path, monkeypatch: pyt
     assert all(path.parent == tmp_path / "bundle" for path in opened)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)

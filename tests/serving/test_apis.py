@@ -361,10 +361,10 @@ def test_every_route_but_health_needs_a_key(translator: CapitalTranslator) -> No
         fields = {"q": "x", "source": "en", "target": "de"}
         assert client.request(method, path, json=fields).status_code in (401, 403), path
         assert client.request(method, path, json=fields, headers={"Authorization": "Bearer wrong"}).status_code == 403, path
-        for value in ("DeepL-Auth-Key secret", "Bearer secret", f"Basic {basic}"):
-            assert client.request(method, path, json=fields, headers={"Authorization": value}).status_code not in (401, 403), (
-                path
-            )
+        headers = {"Authorization": "Bearer secret"}
+        assert client.request(method, path, json=fields, headers=headers).status_code not in (401, 403), path
+    for value in ("DeepL-Auth-Key secret", f"Basic {basic}"):
+        assert client.post("/translate", json=fields, headers={"Authorization": value}).is_success
     fields = {"q": "x", "source": "en", "target": "de", "api_key": "secret"}
     assert client.post("/translate", json=fields).json() == {"translatedText": "X"}
     assert client.post("/translate", json=fields | {"api_key": "wrong"}).status_code == 403

@@ -81,7 +81,7 @@ def translate(port: int) -> int:
 
 @pytest.mark.parametrize("content", [b"", b"POST /translate HTTP/1.1\r\nHost: x\r\nX", HEAD + b"Content-Length: 9000\r\n\r\n"])
 def test_oldest_waiting_connections_are_closed(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    with run_limited(16) as port, open_connections(port, *[content] * 60) as connections:
+    with run_limited(16) as port, open_connections(port, *[content] * 30) as connections:
         assert httpx.get(f"http://127.0.0.1:{port}/livez", timeout=WAIT_SECONDS).status_code == 200
         assert translate(port) == 200
         assert is_closed(connections[0])

@@ -203,12 +203,11 @@ def test_consecutive_skips_roll_back_the_run(tiny: MakeRecipe, tmp_path: Path) -
     assert len(recorder.texts("rolled_back")) == 1
 
 
-@pytest.mark.parametrize("every", [3, 10])
-def test_repeated_rollbacks_end_the_run(every: int, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_repeated_rollbacks_end_the_run(tiny: MakeRecipe, tmp_path: Path) -> None:
     """Checkpoints that are saved between the rollbacks hold the same weights."""
     settings = (
         "training.max_consecutive_skips=2",
-        f"training.checkpoint_every_steps={every}",
+        "training.checkpoint_every_steps=3",
         "training.on_divergence='rollback'",
     )
     trainer = new_trainer(tiny(tmp_path / "run", *SHORT, *settings), recorder := Recorder())

@@ -130,7 +130,7 @@ def test_smoothed_loss_has_gradients_of_its_distribution(
 ) -> None:
     cases: list[int] = [1, 14, 35, 2**22]
     for chunk_logits in cases:
-        for epsilon in [0.0, 0.1, 0.6]:
+        for epsilon in [0.0, 0.1]:
             for form in ["uniform", "exclude_target", "exclude_target_and_pad"]:
                 with subtests.test(chunk_logits=chunk_logits, epsilon=epsilon, form=form):
                     monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_CHUNK_LOGITS", chunk_logits)
@@ -231,8 +231,8 @@ def test_bfloat16_gradients_differ_by_rounding_only(subtests: pytest.Subtests) -
         for form in ["uniform", "exclude_target", "exclude_target_and_pad"]:
             with subtests.test(sure=sure, form=form):
                 draw = torch.Generator().manual_seed(5)
-                outputs_XD, output_VD = torch.randn(90, 32, generator=draw), torch.randn(300, 32, generator=draw) / 4
-                targets_X = torch.randint(1, 300, (90,), generator=draw)
+                outputs_XD, output_VD = torch.randn(70, 32, generator=draw), torch.randn(150, 32, generator=draw) / 4
+                targets_X = torch.randint(1, 150, (70,), generator=draw)
                 if sure > 1.0:
                     outputs_XD = output_VD[targets_X] * (sure / output_VD[targets_X].square().sum(1, keepdim=True))
                 ours = [tensor.clone().requires_grad_() for tensor in (outputs_XD, output_VD)]
@@ -240,7 +240,7 @@ def test_bfloat16_gradients_differ_by_rounding_only(subtests: pytest.Subtests) -
                 with torch.autocast("cpu", dtype=torch.bfloat16):
                     loss, nll = label_smoothed_loss(ours[0], ours[1], targets_X, epsilon=0.1, smoothing_mode=form)
                 log_probs_XV = F.linear(*exact).log_softmax(dim=-1)
-                expected = -(target_distribution(form, 0.1, targets_X, 300) * log_probs_XV).sum()
+                expected = -(target_distribution(form, 0.1, targets_X, 150) * log_probs_XV).sum()
                 loss.backward()  # type: ignore[no-untyped-call]
                 expected.backward()  # type: ignore[no-untyped-call]
                 for tensor, reference in zip(ours, exact, strict=True):
@@ -581,9 +581,7 @@ def test_resumed_run_equals_unbroken_run(unbroken: Path, tiny: MakeRecipe, tmp_p
     assert_same_run(tmp_path / "run", unbroken)
 
 
-def test_same_recipe_makes_the_same_run(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    train(tiny(tmp_path / "run", *LONG))
-    assert_same_run(tmp_path / "run", unbroken)
+def test_other_seed_makes_another_run(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     other_report = train(tiny(tmp_path / "other", *LONG, "training.seed=2"))
     assert other_report["valid"]["loss"] != json.loads((unbroken / "report.json").read_text(encoding="utf-8"))["valid"]["loss"]
 

@@ -151,7 +151,7 @@ def test_bpe_with_full_dropout_spells_letters() -> None:
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
 def test_sampling_frequencies_match_sentencepiece(model_type: str, alpha: float) -> None:
     """SentencePiece's sampler has no fixed seed, so each frequency may differ by seven standard deviations."""
-    model, count = get_tokenizer(model_type), 6_000
+    model, count = get_tokenizer(model_type), 3_000
     text = f"{WORDS[0]} {WORDS[7]}"
     own_counts = Counter(tuple(model.sample_encode(text, alpha=alpha, seed=seed)) for seed in range(count))
     reference = load_processor(model.serialized_model)
@@ -218,19 +218,18 @@ def test_tokenizer_pickles_after_sampling(model_type: str) -> None:
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_only_short_words_are_cached(model_type: str) -> None:
-    """A text of 10,000 letters leaves no cache entry; 900 texts of the same ten words leave ten."""
+    """A text of 10,000 letters leaves no cache entry; 200 texts of the same ten words leave ten."""
     model = SentencePieceTokenizer(get_tokenizer(model_type).serialized_model)
     sampler = model._sampler
     cache_info = (sampler._cached_merge if isinstance(sampler, BpeDropout) else sampler._cached_lattice).cache_info
-    for seed in range(3):
-        letters = "".join(Random(seed).choices("我昨天买了三本书", k=10_000))
-        assert model.decode(model.sample_encode(letters, alpha=0.3, seed=seed)) == letters
+    letters = "".join(Random(0).choices("我昨天买了三本书", k=10_000))
+    assert model.decode(model.sample_encode(letters, alpha=0.3, seed=0)) == letters
     assert cache_info().currsize == 0
     longest = "b" * (MAX_CACHED_WORD_LENGTH - 1)  # plus the space before it
-    for seed in range(900):
+    for seed in range(200):
         model.sample_encode(" ".join(Random(seed).sample([*WORDS[:9], longest], 10)), alpha=0.3, seed=seed)
     model.sample_encode(f"{longest}b", alpha=0.3, seed=1)
-    assert (cache_info().currsize, cache_info().hits) == (10, 8_990)
+    assert (cache_info().currsize, cache_info().hits) == (10, 1_990)
 
 
 def test_sampling_seeds_are_distinct() -> None:

@@ -180,16 +180,17 @@ def run_steps(
 def test_logits_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
     """Compare up to float32's rounding. With int8, it sometimes moves an input to the next step. Then the difference is as
     large as that between the quantized model and the trained one."""
-    for width, keys in [(1, MODEL_KEYS[next(iter(MODEL_KEYS))]), *product([3], MODEL_KEYS.values())]:
+    for number, (width, keys) in enumerate([(1, {}), *product([3], MODEL_KEYS.values())]):
         with subtests.test(width=width, keys=keys):
+            steps = STEPS if number % 4 == 0 else 13  # some outgrow the first room, all have sentences that leave
             model = make_model(**keys)
             assert all(supports_compiled(make_config(**keys), precision) for precision in ("int8", "float32"))
             source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
-            exact = run_steps(model, source_BS, width, leave, STEPS)
-            in_float32 = run_steps(compile_transformer(model, "float32", keys), source_BS, width, leave, STEPS)
+            exact = run_steps(model, source_BS, width, leave, steps)
+            in_float32 = run_steps(compile_transformer(model, "float32", keys), source_BS, width, leave, steps)
             assert float(max_differences(in_float32, exact).max()) < ROUNDING
-            compiled = run_steps(compile_transformer(model, keys=keys), source_BS, width, leave, STEPS)
-            quantized = run_steps(quantize(model, make_config(**keys)), source_BS, width, leave, STEPS)
+            compiled = run_steps(compile_transformer(model, keys=keys), source_BS, width, leave, steps)
+            quantized = run_steps(quantize(model, make_config(**keys)), source_BS, width, leave, steps)
             assert [list(step) for step in compiled] == [list(step) for step in quantized]
             differences = max_differences(compiled, quantized)
             assert float((differences < ROUNDING).float().mean()) > 0.5
@@ -418,6 +419,7 @@ def test_products_of_the_largest_bytes_are_exact(subtests: pytest.Subtests) -> N
             assert torch.equal(result_NO, (x_NI @ integer_OI.t()) * step_O)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "reference"), [("silu", F.silu), ("gelu", F.gelu)])
 def test_activations_equal_pytorch(name: str, reference: Callable[[Tensor], Tensor]) -> None:
     activation = getattr(simd, name)
@@ -436,6 +438,7 @@ def test_activations_equal_pytorch(name: str, reference: Callable[[Tensor], Tens
     assert np.abs(y - expected)[np.abs(x) < 2].max() < 4e-7
 
 
+@pytest.mark.slow
 def test_exp_equals_numpy_for_negative_numbers() -> None:
     @njit
     def powers(x: int, y: int, count: int) -> None:
@@ -492,9 +495,10 @@ def build_prepared(model: Transformer, precision: Any) -> object:
     return getattr(step, "__wrapped__", step).__self__
 
 
-@pytest.mark.parametrize("name", MODEL_KEYS)
-@pytest.mark.parametrize("precision", ["int8", "float32"])
-def test_int8_weights_compute_as_their_float32(name: str, precision: CompiledPrecision) -> None:
+@pytest.mark.parametrize(
+    ("precision", "name"), [*product(["int8"], MODEL_KEYS), *product(["float32"], ["paper", "pointer", "T5", "rotary"])]
+)
+def test_int8_weights_compute_as_their_float32(precision: CompiledPrecision, name: str) -> None:
     """The logits, with the whole vocabulary and with a few words, are those of the float32 weights to the last bit."""
     config, words_W = make_config(**MODEL_KEYS[name]), np.array([0, 1, 2, 3, 17, 40, 41, 89])
     weights = TrainedModel.from_transformer(make_model(**MODEL_KEYS[name]), config).get_weights()
