@@ -31,7 +31,7 @@ import dragoman.io.storage
 from conftest import MakeRecipe, edit_config, reseal
 from dragoman import Translator
 from dragoman.adapter import Adapter, save_adapter
-from dragoman.bundle import Bundle, BundleMetadata, compute_bundle_digest, load_bundle, save_bundle
+from dragoman.bundle import Bundle, BundleMetadata, compute_bundle_digest, load_bundle, read_config, save_bundle
 from dragoman.config import LoraConfig, Recipe, make_recipe
 from dragoman.config.section_validation import FieldError
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, train_tokenizer
@@ -206,6 +206,8 @@ def test_other_paths_are_no_bundle(tmp_path: Path) -> None:
     load_error(tmp_path / "empty", names="empty: holds no manifest.json")
     (tmp_path / "file").write_text("text")
     load_error(tmp_path / "file", names="file")
+    with raises_code("bundle-not-found", "nowhere: there is no such folder; give a folder that dragoman wrote"):
+        read_config(tmp_path / "nowhere")
 
 
 # Hostile configs with a valid manifest

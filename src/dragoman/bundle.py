@@ -423,7 +423,10 @@ def _list_shapes(
 
 
 def read_config(path: Path) -> tuple[Recipe, tuple[int, int], BundleMetadata]:
-    """Return the recipe, the vocabulary sizes of source and target, and the metadata. Raise BundleError if damaged."""
+    """Return the recipe, the vocabulary sizes of source and target, and the metadata.
+
+    Raises BundleError if there is no bundle, or a damaged one.
+    """
     try:
         config = json.loads((path / CONFIG_FILE).read_bytes())
         vocabulary = int(config["vocabulary"]["source"]), int(config["vocabulary"]["target"])
@@ -435,6 +438,7 @@ def read_config(path: Path) -> tuple[Recipe, tuple[int, int], BundleMetadata]:
         error.location = ("metadata", *error.location)
         raise BundleError(f"{path / CONFIG_FILE}: {error}; copy the bundle again", code="bundle-damaged") from None
     except OSError as error:
+        read_digests(path, BundleError)  # its error says what is there instead of a bundle
         raise BundleError(f"{path / CONFIG_FILE}: cannot be read: {error.strerror}", code="bundle-damaged") from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise BundleError(

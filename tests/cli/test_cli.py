@@ -146,7 +146,7 @@ def test_help_shows_an_example_and_json(subtests: pytest.Subtests) -> None:
 def examples() -> list[str]:
     """Return the command lines in the help of the commands and in the heads of the recipes."""
     runner = CliRunner()
-    texts = [runner.invoke(cli, [*path, "--help"], terminal_width=100).output for path in ([], *COMMAND_PATHS)]
+    texts = [runner.invoke(cli, [*path, "--help"], terminal_width=200).output for path in ([], *COMMAND_PATHS)]
     texts += [path.read_text(encoding="utf-8") for path in sorted(RECIPES.glob("*.toml"))]
     line = re.compile(r"^(?:#|[\w ]*:)? +dragoman ([a-z].*?)(?:  +#.*)?$", re.MULTILINE)
     return [command_line for text in texts for command_line in line.findall(text)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 
 import click
@@ -17,6 +19,7 @@ from rich.console import Console
 
 from dragoman.cli import translation_output
 from dragoman.cli.main import COMMAND_MODULES, COMMANDS, LazyGroup, cli
+from dragoman.console.input_windows import is_shown_as_it_comes
 from dragoman.console.options import EXIT_STATUSES, USAGE_ERROR
 from dragoman.console.terminal import PreparationProgressBar, print_table, progress_bar
 from dragoman.errors import DataError, InterruptedRun, RecipeError
@@ -68,6 +71,24 @@ def test_every_command_has_json_and_example() -> None:
         assert all(option.help for option in command.params if isinstance(option, click.Option)), path
 
 
+def test_help_fits_a_terminal_and_its_examples_can_be_copied() -> None:
+    """80 columns, of which click leaves two free."""
+    for path, command in walk_commands(LazyGroup("dragoman", params=cli.params)):
+        text = command.get_help(click.Context(command, info_name=" ".join(("dragoman", *path)), terminal_width=78))
+        assert max(map(len, text.splitlines())) <= 78, path
+        joined = re.sub(r" \\\n +", " ", text)
+        for example in re.findall(r"(?:\w+: |^) +(dragoman .*)", cleandoc(command.help or ""), re.MULTILINE):
+            assert example in joined, path
+
+
+def test_help_of_groups_has_whole_sentences(subtests: pytest.Subtests) -> None:
+    for name in ("paper", "augment", "model"):
+        with subtests.test(name=name):
+            group = LazyGroup("dragoman", params=cli.params).get_command(click.Context(cli), name)
+            assert group is not None
+            assert "..." not in group.get_help(click.Context(group, terminal_width=78)).partition("Commands:")[2]
+
+
 def test_exit_statuses_are_those_of_the_errors() -> None:
     assert {DataError.exit_code, InterruptedRun.exit_code} <= EXIT_STATUSES.keys()
     assert RecipeError.exit_code == click.UsageError.exit_code == USAGE_ERROR
@@ -97,6 +118,28 @@ def test_table_in_a_pipe_is_never_folded(capsys: pytest.CaptureFixture[str]) -> 
     assert lines[0].strip() == title.strip()
     assert lines[1] == f"{header}{' ' * (len(cell) - len(header))}  x"
     assert lines[2] == f"{cell}  1"
+
+
+@pytest.mark.parametrize("columns", [41, 42, 43, 46, 47])
+def test_names_of_a_table_are_whole_in_a_narrow_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells of 20 and 21 letters need 43 columns without a frame, and 48 with one."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    print_table("models", ["name", "score"], [("n" * 20, "s" * 21)])
+    lines = click.unstyle(capsys.readouterr().out).splitlines()
+    assert sum("n" * 20 in line for line in lines) == 1
+    assert ("┃" in lines[2]) == (columns < 43)
+    assert max(map(len, lines)) <= columns
+
+
+def test_a_bar_does_not_disturb_what_a_terminal_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for is_terminal in (True, False):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        assert is_shown_as_it_comes(tmp_path / "input", None) == is_terminal
+        assert not is_shown_as_it_comes(tmp_path / "input", tmp_path / "output")
 
 
 def test_progress_without_a_terminal_is_log_lines(clock: list[float]) -> None:

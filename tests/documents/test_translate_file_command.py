@@ -214,7 +214,7 @@ def test_output_of_one_file_is_a_file_or_a_folder(bundle: Path, catalog: Path, t
         assert (tmp_path / folder / catalog.name).read_bytes() == (tmp_path / "new.po").read_bytes()
 
 
-@pytest.mark.parametrize("arguments", [["only-a-bundle"], ["--check", "a.po", "-o", "out"]])
+@pytest.mark.parametrize("arguments", [["only-a-bundle"], ["bundle", "a.po", "-o", "-"], ["--check", "a.po", "-o", "out"]])
 def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 

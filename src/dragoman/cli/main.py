@@ -11,6 +11,7 @@ import importlib
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, cast
@@ -103,6 +104,33 @@ FURTHER_COMMANDS = {
 }  # fmt: skip
 """Commands that only `dragoman --all` lists."""
 
+
+class ExampleFormatter(click.HelpFormatter):
+    """Help whose examples fit the terminal: a long command goes on in the next line, so that it can be copied."""
+
+    def write_text(self, text: str) -> None:
+        """Write paragraphs, the examples with broken lines."""
+        super().write_text("\n".join(self._break_command(line) for line in text.split("\n")))
+
+    def _break_command(self, line: str) -> str:
+        """Return a line of an example, divided between its words if it is too long."""
+        width = self.width - self.current_indent
+        start = _EXAMPLE.match(line)
+        if start is None or len(line) <= width:
+            return line
+        lines, indent = [start[0]], " " * (start.end() + 2)
+        for word in _SHELL_WORD.findall(line[start.end() :]):
+            if len(lines[-1]) + len(word) + len("  \\") > width:
+                lines[-1] += " \\"
+                lines.append(indent + word)
+            else:
+                lines[-1] += word if lines[-1].endswith(" ") else f" {word}"
+        return "\n".join(lines)
+
+
+_EXAMPLE = re.compile(r"(?:\w+:)? +(?=dragoman |curl |echo )")
+_SHELL_WORD = re.compile(r"""(?:--?[\w-]+ (?!-))?(?:[^\s"']|"[^"]*"|'[^']*')+""")
+click.Context.formatter_class = ExampleFormatter
 
 STDOUT_ERROR_HINTS = {
     errno.ENOSPC: "the disk is full; free some space",

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from dragoman.cli.translation_output import write_translations
-from dragoman.console.input_windows import is_interactive_input, is_live_input, read_windows
+from dragoman.console.input_windows import is_interactive_input, is_live_input, is_shown_as_it_comes, read_windows
 from dragoman.console.options import (
     BUNDLE_TYPE,
     INCOMPLETE_LINES,
@@ -172,7 +172,7 @@ def translate(args: TranslateOptions) -> None:
     with (
         open_text_output(args.output, overwrite=args.overwrite) as stream,  # first, because a bar replaces sys.stdout
         alignment_sink as links,
-        progress_bar(console, "translating", line_count, hidden=is_interactive_input(source)) as bar,
+        progress_bar(console, "translating", line_count, hidden=is_shown_as_it_comes(source, args.output)) as bar,
     ):
         translator, pivot = _load_translators(args, bundles)  # takes seconds, in which the bar is shown
         if is_interactive_input(source) and (purpose := translator.recipe.card.purpose):

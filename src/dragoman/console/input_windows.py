@@ -25,6 +25,14 @@ def is_interactive_input(source: Path | None) -> bool:
     return source is None and sys.stdin.isatty()
 
 
+def is_shown_as_it_comes(source: Path | None, output: Path | None) -> bool:
+    """Return whether a terminal shows the input or the results, which a bar would disturb.
+
+    output: file for the results, or None for standard output
+    """
+    return is_interactive_input(source) or (output is None and sys.stdout.isatty())
+
+
 def is_live_input(source: Path | None) -> bool:
     """Return whether lines may arrive slowly: from a terminal or a pipe on standard input, but not from a file."""
     if source is not None:

@@ -70,7 +70,13 @@ BUNDLE_TYPE = BundleType(path_type=Path)
 
 
 class SuggestingGroup(click.Group):
-    """Group whose error for an unknown command suggests the nearest command."""
+    """Group whose error for an unknown command suggests the nearest command, and whose help has whole first sentences."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands into the help, each with the first sentence of its own help."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in commands if command])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first argument names, and the other arguments. Raises UsageError for an unknown name."""
@@ -159,9 +165,10 @@ BLEU_TOKENIZERS = ("auto", "13a", "zh", "ja-mecab", "ko-mecab", "char", "intl", 
 bleu_tokenizer_option = click.option(
     "--bleu-tokenizer",
     type=click.Choice(BLEU_TOKENIZERS),
+    metavar="NAME",
     default="auto",
     show_default=True,
-    help="sacreBLEU's tokenizer for BLEU. auto follows the target language.",
+    help=f"sacreBLEU's tokenizer for BLEU, of {', '.join(BLEU_TOKENIZERS)}. auto follows the target language.",
 )
 cluster_option = click.option(
     "--cluster",

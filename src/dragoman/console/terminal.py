@@ -96,8 +96,9 @@ _SHOWN_CONTROLS = dict.fromkeys((*range(9), *range(14, 32), *range(127, 160)), "
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table of results on standard output.
 
-    A terminal shows a frame and folds long cells. A file or a pipe gets columns divided by at least two spaces. Control
-    characters become U+FFFD, because the names in a stranger's bundle must not control a terminal.
+    A terminal shows a frame and folds long cells. A file or a pipe gets columns divided by at least two spaces, and so does a
+    terminal that is too narrow for the frame alone. Control characters become U+FFFD, because the names in a stranger's bundle
+    must not control a terminal.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -106,17 +107,17 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
     console = Console(highlight=False)
     rows = [[cell.translate(_SHOWN_CONTROLS) for cell in row] for row in rows]
-    if not console.is_terminal:
-        lines = [*([header] if any(header) else []), *rows]
-        widths = [max(cell_len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    widths = [max(cell_len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+    frame_width = sum(widths) + 3 * len(widths) + 1
+    if not console.is_terminal or sum(widths) + 2 * len(widths) - 2 <= console.width < frame_width:
         click.echo(title)  # flushes, so that a full disk or a closed pipe is an error here
-        for line in lines:
+        for line in [*([header] if any(header) else []), *rows]:
             padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True))
             click.echo("  ".join(padded).rstrip())
         return
     table = Table(header_style="bold", show_header=any(header))
-    for name in header:
-        table.add_column(name, overflow="fold")
+    for index, name in enumerate(header):  # the names in the first column can be copied
+        table.add_column(name, overflow="fold", no_wrap=index == 0 and widths[0] <= console.width // 2)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print(Text(title, style="bold"), soft_wrap=True)

@@ -229,6 +229,8 @@ def _check_options(args: TranslateFileOptions, paths: Sequence[Path], settings: 
     """Raise UsageError for options that do not go together."""
     if not args.check and len(paths) < 2:
         raise usage_error("give a bundle and at least one file")
+    if args.output == Path("-"):
+        raise usage_error("-o -: the translation of a file cannot be standard output; give the name of a file or a folder")
     if args.check and (settings or args.memory is not None or args.output is not None or args.ensemble):
         raise usage_error("--check uses no bundle, so it goes without KEY=VALUE, --memory, --ensemble and -o")
     if args.translation_of is not None and len(paths) != (1 if args.check else 2):

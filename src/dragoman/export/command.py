@@ -46,7 +46,7 @@ def export(
     """Write BUNDLE to OUTPUT in the format of another engine. OUTPUT is a new folder, or a new file for argos.
 
     \b
-    ctranslate2  Weights in float32, vocabularies and tokenizers for CTranslate2.
+    ctranslate2  Weights in float32, vocabularies and tokenizers.
     huggingface  A MarianMT or T5 folder for transformers, with a model card.
     onnx         An encoder and a decoder step for onnxruntime.
     argos        A package for Argos Translate and LibreTranslate.

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
-from dragoman.console.input_windows import is_interactive_input, is_live_input, read_windows
+from dragoman.console.input_windows import is_live_input, is_shown_as_it_comes, read_windows
 from dragoman.console.options import (
     INCOMPLETE_LINES,
     PATH_TYPE,
@@ -161,7 +161,7 @@ def parse(args: ParseOptions) -> None:
     console, flush_lines = stderr_console(), is_live_input(source)
     with (
         open_text_output(args.output, overwrite=args.overwrite) as stream,
-        progress_bar(console, "parsing", line_count, hidden=is_interactive_input(source)) as bar,
+        progress_bar(console, "parsing", line_count, hidden=is_shown_as_it_comes(source, args.output)) as bar,
     ):
         parser = load(args.bundle, *args.ensemble, task="parsing", **args.device_options)
         config = parser.resolve_decoding(decoding)
