@@ -4,7 +4,7 @@
     weights.safetensors  each parameter once, under its first name, as floating-point numbers or int8; a parser's word tables
     source.model         SentencePiece model of the source, or of both sides if they share it
     target.model         SentencePiece model of the target, if it is separate; labels.json for a parser
-    manifest.json        size and SHA-256 of each file
+    manifest.json        size, CRC-32 and SHA-256 of each file
 
 Loading parses JSON and tensors; it never executes anything from a bundle.
 """
@@ -341,10 +341,6 @@ def read_bundle(path: Path, files: TensorFiles) -> Bundle:
 
     files: its tensor files
     """
-    try:  # waits for the copy, so that its thread does not wait for the tokenizers
-        weights = StoredArrays(files[WEIGHTS_FILE])
-    except (SafetensorError, OSError, KeyError) as error:
-        raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
     recipe, vocabulary, metadata = read_config(path)
     tokenizer = read_tokenizer(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
     tokenizer = tokenizer.replace(source_prefix=recipe.tokenizer.source_prefix)
@@ -370,6 +366,10 @@ def read_bundle(path: Path, files: TensorFiles) -> Bundle:
             f"{path / CONFIG_FILE}: names {vocabulary} pieces, but the tokenizers have {pieces}; copy the bundle again",
             code="bundle-mismatch",
         )
+    try:  # waits for the copy
+        weights = StoredArrays(files[WEIGHTS_FILE])
+    except (SafetensorError, OSError, KeyError) as error:
+        raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
     shapes = _list_shapes(recipe.model, recipe.task, vocabulary, weights, location=path / CONFIG_FILE)
     arrays = check_weights(weights, shapes, location=path / WEIGHTS_FILE, release=weights.release)
     return Bundle(recipe, tokenizer, arrays, metadata, weights.release)

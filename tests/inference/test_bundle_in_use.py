@@ -20,7 +20,7 @@ from dragoman.inference.forced_decoder import build_forced_decoder
 from dragoman.inference.lexical_shortlist import build_shortlist
 from dragoman.inference.load import load
 from dragoman.inference.translator import Translator
-from dragoman.io.mapped_file import FIRST_CHUNK_BYTES, MappedFile
+from dragoman.io.mapped_file import CHUNK_BYTES, MappedFile
 from dragoman.runtime.shared_weights import share_weights
 from dragoman.serving.bundle_copies import BundleCopies
 from dragoman.shortlist import read_shortlist
@@ -36,6 +36,12 @@ def overwrite(folder: Path) -> None:
         with path.open("r+b") as file:
             file.write(bytes(byte ^ 0x5A for byte in half))
             file.truncate()
+
+
+def read_checksum(copy: MappedFile) -> dict[str, object]:
+    """Return the checksum that a thread computes of a copy."""
+    assert copy.checksum is not None
+    return copy.checksum.result()
 
 
 def describe(translator: Translator) -> list[object]:
@@ -70,20 +76,19 @@ def test_shortlist_stays_when_its_folder_changes(bundle: Path, tmp_path: Path) -
 def test_file_is_read_into_memory_without_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"abc" * 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    copy = MappedFile.copy(tmp_path / "file")
+    copy = MappedFile.copy(tmp_path / "file", "sha256").result()
     (tmp_path / "file").write_bytes(b"")
     copy.release()
     assert not isinstance(copy.content, mmap.mmap)
     assert bytes(copy.content) == b"abc" * 1000
-    assert copy.checksum == {"bytes": 3000, "sha256": hashlib.sha256(b"abc" * 1000).hexdigest()}
+    assert read_checksum(copy) == {"bytes": 3000, "sha256": hashlib.sha256(b"abc" * 1000).hexdigest()}
 
 
 def test_digest_of_a_copy_covers_every_chunk(tmp_path: Path) -> None:
-    content = np.random.default_rng(0).bytes(5 * FIRST_CHUNK_BYTES + 3)
+    content = np.random.default_rng(0).bytes(2 * CHUNK_BYTES + 3)
     (tmp_path / "file").write_bytes(content)
-    assert MappedFile.copy(tmp_path / "file").checksum == {
-        "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()
-    }  # fmt: skip
+    copy = MappedFile.copy(tmp_path / "file", "sha256").result()
+    assert read_checksum(copy) == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems copy in Python")
@@ -100,16 +105,17 @@ def test_copy_is_whole_where_the_system_copies_a_part(tmp_path: Path, monkeypatc
         raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr(os, "sendfile", send_part)
-    copy = MappedFile.copy(tmp_path / "file")
+    copy = MappedFile.copy(tmp_path / "file", "sha256").result()
     assert bytes(copy.content) == content
-    assert copy.checksum == {"bytes": 300_000, "sha256": hashlib.sha256(content).hexdigest()}
+    assert read_checksum(copy) == {"bytes": 300_000, "sha256": hashlib.sha256(content).hexdigest()}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux reports the resident memory of files")
 def test_rows_of_a_copy_take_little_memory(tmp_path: Path) -> None:
     """Linux maps at most 64 KiB around each address, unless the copy was written in larger blocks."""
     (tmp_path / "file").write_bytes(bytes(2**25))
-    copy = MappedFile.copy(tmp_path / "file")
+    copy = MappedFile.copy(tmp_path / "file", "sha256").result()
+    read_checksum(copy)  # which reads the whole copy
     before = _read_resident_kib()
     for start in range(0, 2**25, 2**21):
         assert copy.content[start] == 0

@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -173,18 +174,19 @@ def test_unwritable_path_is_named(tmp_path: Path) -> None:
 # --- folders with checksums -------------------------------------------------------------------------------------------
 
 
-def test_manifest_holds_size_and_digest(tmp_path: Path) -> None:
+def test_manifest_holds_sizes_and_checksums(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "bundle"
     write_folder(path)
     verify_checksums(path, BundleError)
     manifest = json.loads((path / MANIFEST_FILE).read_bytes())
-    assert manifest == {
-        "format": FORMAT_VERSION,
-        "files": {
-            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            for name, content in sorted(CONTENTS.items())
-        },
-    }
+    files = {
+        name: {
+            "bytes": len(content), "crc32": f"{zlib.crc32(content):08x}", "sha256": hashlib.sha256(content).hexdigest()
+        }
+        for name, content in sorted(CONTENTS.items())
+    }  # fmt: skip
+    own = f"{zlib.crc32(json.dumps(files).encode()):08x}"
+    assert manifest == {"format": FORMAT_VERSION, "files": files, "crc32": own}
     assert read_tree(path) == {**CONTENTS, MANIFEST_FILE: (path / MANIFEST_FILE).read_bytes()}
     assert [entry.name for entry in path.parent.iterdir()] == ["bundle"]
 

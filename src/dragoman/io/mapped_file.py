@@ -6,21 +6,22 @@ them. So what is used for longer than a moment is mapped from a copy.
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import shutil
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Self
+from typing import IO, Any, Self
 
-FIRST_CHUNK_BYTES, CHUNK_BYTES = 2**18, 2**25
-"""Bytes of a copy whose digest is computed at once, at first and at most; their memory is released afterwards."""
+from dragoman.io.checksums import CHECKSUMS
+
+CHUNK_BYTES = 2**25
+"""Bytes of a copy whose checksum is computed at once; their memory is released afterwards."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class MappedFile:
     Attributes:
         path: the file
         content: its bytes
-        digest: SHA-256 of the bytes of a copy, which a thread computes; None for a file that is mapped itself
+        checksum: size and checksum of a copy, as a manifest has them, which a thread computes; None for a file mapped itself
     """
 
     path: Path
     content: mmap.mmap | bytearray
-    digest: Future[str] | None = None
+    checksum: Future[dict[str, Any]] | None = None
 
     @classmethod
     def map(cls, path: Path) -> Self:
@@ -44,26 +45,33 @@ class MappedFile:
             return cls(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
     @classmethod
-    def copy(cls, path: Path) -> Self:
+    def copy(cls, path: Path, algorithm: str) -> Future[Self]:
         """Map a copy in a temporary file without a name, or read the file into memory where there is no room for one.
 
-        Raise OSError if the file cannot be read.
+        A thread copies. The files are opened before, so that it does not wait for the caller's thread before it copies.
+        algorithm: name of the checksum, see `CHECKSUMS`
+
+        Raise OSError if the file cannot be opened. The future raises it if the file cannot be read.
         """
-        executor = ThreadPoolExecutor(1, "digest")
+        source = path.open("rb", buffering=0)
+        target = _map_new_file(os.fstat(source.fileno()).st_size)
+        executor = ThreadPoolExecutor(1, "copies")
+        future = executor.submit(cls._copy, path, source, target, algorithm)
+        executor.shutdown(wait=False)
+        return future
+
+    @classmethod
+    def _copy(cls, path: Path, source: FileIO, target: tuple[IO[bytes], mmap.mmap] | None, algorithm: str) -> Self:
+        executor = ThreadPoolExecutor(1, "checksum")
         try:
-            with path.open("rb", buffering=0) as source:
-                try:
-                    return cls(path, *_copy_to_disk(source, executor))
-                except (OSError, ValueError):  # no temporary folder, no room in it, or an empty file
+            with source:
+                if target is not None:
+                    with suppress(OSError), target[0]:  # no room
+                        return cls(path, target[1], _copy_to_disk(source, *target, algorithm, executor))
                     source.seek(0)
-                    return cls(path, *_read_into_memory(source, executor))
+                return cls(path, *_read_into_memory(source, algorithm, executor))
         finally:
             executor.shutdown(wait=False)
-
-    @property
-    def checksum(self) -> dict[str, Any] | None:
-        """Size and SHA-256 of the bytes of a copy, as a manifest has them; None for a file that is mapped itself."""
-        return None if self.digest is None else {"bytes": len(self.content), "sha256": self.digest.result()}
 
     def release(self) -> None:
         """Release the memory that reading has filled. A later use reads the bytes again; changes to them are lost."""
@@ -71,30 +79,44 @@ class MappedFile:
             release_mapping(self.content)
 
 
-def _copy_to_disk(source: FileIO, executor: ThreadPoolExecutor) -> tuple[mmap.mmap, Future[str]]:
-    """Copy a file; the digest follows the copy. It takes twice the time of copying, so each chunk is twice the one before."""
-    digest = hashlib.sha256()
-    num_bytes, chunk_bytes = 0, FIRST_CHUNK_BYTES
-    with TemporaryFile() as target:
-        target.truncate(os.fstat(source.fileno()).st_size)
-        content = mmap.mmap(target.fileno(), 0, access=mmap.ACCESS_COPY)
-        if sys.platform == "linux":
-            # The system copies in small blocks, and later maps as little around an address that is read.
-            with suppress(OSError):  # a file system without this call
-                while count := os.sendfile(target.fileno(), source.fileno(), None, chunk_bytes):
-                    executor.submit(_update_digest, digest, content, num_bytes, num_bytes + count)
-                    num_bytes, chunk_bytes = num_bytes + count, min(2 * chunk_bytes, CHUNK_BYTES)
-        shutil.copyfileobj(source, target)
-        target.flush()
+def _map_new_file(size: int) -> tuple[IO[bytes], mmap.mmap] | None:
+    """Return a temporary file without a name, and its bytes; None without a temporary folder, without room, or for no bytes."""
+    with suppress(OSError, ValueError), ExitStack() as opened:
+        file = opened.enter_context(TemporaryFile())
+        file.truncate(size)
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        opened.pop_all()
+        return file, content
+    return None
+
+
+def _copy_to_disk(
+    source: FileIO, target: IO[bytes], content: mmap.mmap, algorithm: str, executor: ThreadPoolExecutor
+) -> Future[dict[str, Any]]:
+    """Copy a file; the checksum follows the copy. Chunks are large, because this thread waits for the caller's after each."""
+    checksum = CHECKSUMS[algorithm]()
+    num_bytes = 0
+    if sys.platform == "linux":
+        # The system copies in small blocks, and later maps as little around an address that is read.
+        with suppress(OSError):  # a file system without this call
+            while count := os.sendfile(target.fileno(), source.fileno(), None, CHUNK_BYTES):
+                executor.submit(_update_checksum, checksum, content, num_bytes, num_bytes + count)
+                num_bytes += count
+    shutil.copyfileobj(source, target)
+    target.flush()
     for start in range(num_bytes, len(content), CHUNK_BYTES):
-        executor.submit(_update_digest, digest, content, start, start + CHUNK_BYTES)
-    return content, executor.submit(digest.hexdigest)
+        executor.submit(_update_checksum, checksum, content, start, start + CHUNK_BYTES)
+    return executor.submit(_list_checksum, content, algorithm, checksum)
 
 
-def _update_digest(digest: hashlib._Hash, content: mmap.mmap, start: int, stop: int) -> None:
+def _update_checksum(checksum: Any, content: mmap.mmap, start: int, stop: int) -> None:
     with memoryview(content) as view:
-        digest.update(view[start:stop])
+        checksum.update(view[start:stop])
     release_mapping(content)
+
+
+def _list_checksum(content: mmap.mmap | bytearray, algorithm: str, checksum: Any) -> dict[str, Any]:
+    return {"bytes": len(content), algorithm: checksum.hexdigest()}
 
 
 def release_mapping(content: mmap.mmap) -> None:
@@ -103,10 +125,12 @@ def release_mapping(content: mmap.mmap) -> None:
         content.madvise(mmap.MADV_DONTNEED)
 
 
-def _read_into_memory(source: FileIO, executor: ThreadPoolExecutor) -> tuple[bytearray, Future[str]]:
+def _read_into_memory(source: FileIO, algorithm: str, executor: ThreadPoolExecutor) -> tuple[bytearray, Future[dict[str, Any]]]:
     content = bytearray(os.fstat(source.fileno()).st_size)
     num_bytes = 0
     while count := source.readinto(memoryview(content)[num_bytes:]):
         num_bytes += count
     del content[num_bytes:]
-    return content, executor.submit(lambda: hashlib.sha256(content).hexdigest())
+    checksum = CHECKSUMS[algorithm]()
+    executor.submit(checksum.update, content)
+    return content, executor.submit(_list_checksum, content, algorithm, checksum)

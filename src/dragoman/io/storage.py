@@ -1,8 +1,8 @@
 """Atomic writes: text files, and folders with a checksum of every file.
 
 A folder is written under a temporary name beside its final path. Each file is synced and read back, and `manifest.json`
-stores its size and SHA-256. Then the manifest and the folder are synced, and one rename publishes the folder. A reader
-verifies every checksum, because no format in use detects a flipped bit.
+stores its size, CRC-32 and SHA-256. Then the manifest and the folder are synced, and one rename publishes the folder. A reader
+verifies a checksum of every file, because no format in use detects a flipped bit.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import BundleError, DragomanError, OutputError, RunError, WriteError
+from dragoman.io.checksums import CHECKSUMS
 from dragoman.platform_features import CAN_OPEN_FOLDERS, SYNC_MODE, fcntl
 
 MANIFEST_FILE = "manifest.json"
@@ -248,7 +250,7 @@ def _write_manifest(folder: Path, digests: Mapping[str, str]) -> None:
     paths = sorted(folder.iterdir())
     for path in paths:
         path.chmod(mode)
-    files = _compute_checksums(paths, sync=True)
+    files = _compute_checksums(paths, CHECKSUMS, sync=True)
     for name, digest in digests.items():
         if (files.get(name) or {}).get("sha256") != digest:
             raise OSError(errno.EIO, f"{name!r} reads back differently than written; check the device")
@@ -259,7 +261,11 @@ def _write_manifest(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def _encode_manifest(files: Mapping[str, Any]) -> bytes:
-    return json.dumps({"format": FORMAT_VERSION, "files": files}, indent=1).encode()
+    """Return the bytes of a manifest. It has a checksum of itself if it has those that a reader may choose from."""
+    manifest = {"format": FORMAT_VERSION, "files": files}
+    if any("crc32" in entry for entry in files.values()):
+        manifest["crc32"] = f"{zlib.crc32(json.dumps(files).encode()):08x}"
+    return json.dumps(manifest, indent=1).encode()
 
 
 def verify_checksums(
@@ -277,7 +283,7 @@ def verify_checksums(
         error_type: the class of the error
         unreadable_type: the class of the error if the state is unknown, because the folder cannot be read now or has
             another format version; `error_type` by default
-        checksums: size and digest of files that were read already and are not read again, as the manifest has them
+        checksums: size and a checksum of files that were read already and are not read again, as the manifest has them
         only: names of the files whose content is checked; all by default
     """
     unreadable_type = unreadable_type or error_type
@@ -292,9 +298,10 @@ def verify_checksums(
             raise error_type(f"{folder}: {added[0]!r} does not belong to it; move it elsewhere", code=damaged_code)
         known = dict(checksums or {})
         chosen = [name for name in files if only is None or name in only]
-        present = _compute_checksums([folder / name for name in chosen if name not in known]) | known
+        present = _compute_checksums([folder / name for name in chosen if name not in known], ["sha256"]) | known
         for name in chosen:
-            if present[name] != files[name]:
+            checksum = present[name]
+            if checksum is None or not checksum.items() <= files[name].items():
                 raise error_type(
                     f"{folder / name}: was changed or cut short after it was written; copy it again", code=damaged_code
                 )
@@ -308,6 +315,12 @@ def read_digests(folder: Path, error_type: type[DragomanError]) -> dict[str, str
     return {name: str(entry["sha256"]) for name, entry in files.items()}
 
 
+def choose_checksums(folder: Path, error_type: type[DragomanError]) -> dict[str, str]:
+    """Return the fastest checksum that a folder's manifest has of each file, by its name. Raise `error_type`."""
+    files = _read_manifest(folder, error_type, error_type)
+    return {name: next(algorithm for algorithm in CHECKSUMS if algorithm in entry) for name, entry in files.items()}
+
+
 def _get_folder_codes(error_type: type[DragomanError]) -> tuple[str | None, str | None]:
     """Return the codes of a damaged and of a missing folder; None for a class without them."""
     for base, damaged_code, missing_code in _FOLDER_CODES:
@@ -317,7 +330,7 @@ def _get_folder_codes(error_type: type[DragomanError]) -> tuple[str | None, str 
 
 
 def _read_manifest(folder: Path, error_type: type[DragomanError], unreadable_type: type[DragomanError]) -> dict[str, Any]:
-    """Return the manifest's entry of each file. It has no checksum itself, so it must equal its encoding byte for byte."""
+    """Return the manifest's entry of each file. The manifest must equal its encoding byte for byte."""
     path = folder / MANIFEST_FILE
     damaged_code, missing_code = _get_folder_codes(error_type)
     version: Any = FORMAT_VERSION
@@ -328,7 +341,7 @@ def _read_manifest(folder: Path, error_type: type[DragomanError], unreadable_typ
         manifest = json.loads(content)
         version = manifest["format"]
         files = dict(manifest["files"])
-        is_intact = _encode_manifest(files) == content
+        is_intact = _encode_manifest(files) == content and all("sha256" in {**entry} for entry in files.values())
     except FileNotFoundError:
         if issubclass(error_type, BundleError) and (folder / "bundle").is_dir():
             message = f"{folder}: is a run folder, not a bundle; give {folder / 'bundle'}"
@@ -351,21 +364,24 @@ def _read_manifest(folder: Path, error_type: type[DragomanError], unreadable_typ
     return files
 
 
-def _compute_checksums(paths: Sequence[Path], *, sync: bool = False) -> dict[str, Any]:
-    """Return size and digest of each file by name, read in parallel; None for a path that is not a file."""
+def _compute_checksums(paths: Sequence[Path], algorithms: Collection[str], *, sync: bool = False) -> dict[str, Any]:
+    """Return size and checksums of each file by name, read in parallel; None for a path that is not a file."""
     with ThreadPoolExecutor(NUM_READERS) as pool:
-        checksums = pool.map(_compute_checksum, paths, repeat(sync))
+        checksums = pool.map(_compute_checksum, paths, repeat(algorithms), repeat(sync))
         return dict(zip((path.name for path in paths), checksums, strict=True))
 
 
-def _compute_checksum(path: Path, sync: bool) -> dict[str, Any] | None:
+def _compute_checksum(path: Path, algorithms: Collection[str], sync: bool) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     with path.open("r+b") if sync and SYNC_MODE == "r+b" else path.open("rb") as stream:
         if sync:
             os.fsync(stream.fileno())
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return {"bytes": os.fstat(stream.fileno()).st_size, "sha256": digest}
+        checksums = {}
+        for algorithm in algorithms:
+            stream.seek(0)
+            checksums[algorithm] = hashlib.file_digest(stream, CHECKSUMS[algorithm]).hexdigest()
+        return {"bytes": os.fstat(stream.fileno()).st_size, **checksums}
 
 
 @contextmanager
