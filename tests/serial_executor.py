@@ -1,4 +1,4 @@
-"""Executor of shards in this process, for tests without Ray."""
+"""Executor in this process, for tests without Ray."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragoman.errors import WorkerLostError
 
 
 class SerialExecutor:
-    """Executor that ends items in reverse order, and loses the workers of the submissions that a test names.
+    """Executor that processes an item when its result is asked for, and loses the workers that a test names.
 
     lost: numbers of the submissions, from 0, whose worker is lost after it has done its work
     """
@@ -32,8 +32,8 @@ class SerialExecutor:
         self.max_pending = max(self.max_pending, len(self.jobs))
         return handle
 
-    def wait_any(self, handles: list[int]) -> int | None:
-        return max(handles)
+    def wait(self, handle: int) -> bool:
+        return handle in self.jobs
 
     def get_result(self, handle: int) -> Any:
         function, item = self.jobs.pop(handle)

@@ -8,7 +8,7 @@
     ├── RunError                a run folder cannot be resumed, averaged or reported, or the run diverged
     │   └── RankError           one of several ranks differs from rank 0
     ├── WorkerLostError         the system killed a worker process
-    ├── ClusterError            a cluster does not answer, has other versions, or could not do some shards
+    ├── ClusterError            a cluster does not answer, has other versions, or lost workers repeatedly
     ├── OutOfMemoryError        the memory does not hold a step
     ├── OutputError             a result cannot be written: its path is taken or in use
     │   └── WriteError          the system refused to write: a full disk, a read-only folder, a device that fails
@@ -93,7 +93,7 @@ class WorkerLostError(DragomanError):
 
 
 class ClusterError(DragomanError):
-    """Cluster that does not answer or has other versions, or shards that failed on it."""
+    """Cluster that does not answer, has other versions, or lost workers repeatedly."""
 
     code = "cluster-unavailable"
 
@@ -317,7 +317,6 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("worker-lost", WorkerLostError, "The system killed a worker process, or the connection to a rank broke."),
     ErrorCode("cluster-unavailable", ClusterError, "The cluster does not answer at its address, or cannot be started."),
     ErrorCode("cluster-mismatch", ClusterError, "A worker of the cluster has another version than the command."),
-    ErrorCode("shards-failed", ClusterError, "Some shards failed repeatedly; the finished shards are kept."),
     ErrorCode("out-of-memory", OutOfMemoryError, "The memory does not hold a step."),
     # Output
     ErrorCode("invalid-output", OutputError, "The result cannot be written to this path."),

@@ -456,7 +456,7 @@ def begin(path: Path, request: dict[str, Any], *, overwrite: bool = False) -> in
     """Write a line, end as if killed, and return the number of lines before."""
     with suppress(KeyboardInterrupt), resumable_file(path, request, overwrite=overwrite) as output:
         before = output.num_read
-        output.append("a line\n", num_read=1, counts={"written": 1})
+        output.append("a line\n", num_read=1, summary={"written": 1})
         raise KeyboardInterrupt
     return before
 

@@ -46,13 +46,17 @@ ProgressCallback = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class FilterPipeline:
-    """Filters of one corpus, applied to chunks of pairs. Each process builds the filters for itself."""
+    """Filters of one corpus, applied to chunks of pairs. Each process builds the filters for itself.
+
+    root_names: folder of the files, and the URL that takes its place in the origins of the pairs; None to keep the origins
+    """
 
     config: CleaningConfig
     source_language: str = ""
     target_language: str = ""
     evaluation: EvaluationTexts | None = None
     skip_filters: tuple[FilterName, ...] = ()
+    root_names: tuple[str, str] | None = None
 
     @cached_property
     def filters(self) -> list[PairFilter]:
@@ -74,6 +78,9 @@ class FilterPipeline:
         numbered_chunk: number of the first pair in its corpus, counted from 1, and the pairs
         """
         start_number, pairs = numbered_chunk
+        if self.root_names is not None:
+            folder, url = self.root_names
+            pairs = [replace(pair, origin=url + pair.origin.removeprefix(folder)) for pair in pairs]
         kept_pairs, stats = apply_filters(pairs, self.filters)
         numbers: Sequence[int] = range(start_number, start_number + len(pairs))
         if len(kept_pairs) < len(pairs):
@@ -292,7 +299,11 @@ def mark_duplicates(
     skip_filters: names of the filters that each corpus skips
     """
     num_rows = sum(cleaned_corpus.num_rows for cleaned_corpus in cleaned_corpora)
-    for filter_name in list_duplicate_filters(config):
+    filters: dict[FilterName, bool] = {
+        "duplicate-pair": config.duplicate_pairs,
+        "duplicate-source": config.duplicate_sources,
+    }
+    for filter_name in (name for name, is_enabled in filters.items() if is_enabled):
         batch_references = [
             batch_reference._replace(keep_mask=None)
             for cleaned_corpus in cleaned_corpora
@@ -304,38 +315,16 @@ def mark_duplicates(
                 finder.add(digests)
                 on_progress(f"finding {filter_name} rows", finder.num_rows, num_rows)
             is_repeated = finder.find_repeated()
-        drop_repeated_rows(filter_name, is_repeated, cleaned_corpora, skip_filters)
-
-
-def list_duplicate_filters(config: CleaningConfig) -> tuple[FilterName, ...]:
-    """Return the names of the filters for duplicates that are on."""
-    filters: dict[FilterName, bool] = {
-        "duplicate-pair": config.duplicate_pairs,
-        "duplicate-source": config.duplicate_sources,
-    }
-    return tuple(name for name, is_enabled in filters.items() if is_enabled)
-
-
-def drop_repeated_rows(
-    filter_name: FilterName,
-    is_repeated: npt.NDArray[np.bool_],
-    cleaned_corpora: Sequence[CleanedCorpus],
-    skip_filters: Sequence[Sequence[str]],
-) -> None:
-    """Drop the repeated rows of each corpus that does not skip the filter. is_repeated: mask over the rows of all corpora"""
-    row_ends = np.cumsum([cleaned_corpus.num_rows for cleaned_corpus in cleaned_corpora])
-    masks = np.split(is_repeated, row_ends[:-1])
-    for cleaned_corpus, mask, skipped_filters in zip(cleaned_corpora, masks, skip_filters, strict=True):
-        if filter_name not in skipped_filters:
-            cleaned_corpus.drop_rows(filter_name, mask)
+        row_ends = np.cumsum([cleaned_corpus.num_rows for cleaned_corpus in cleaned_corpora])
+        masks = np.split(is_repeated, row_ends[:-1])
+        for cleaned_corpus, mask, skipped_filters in zip(cleaned_corpora, masks, skip_filters, strict=True):
+            if filter_name not in skipped_filters:
+                cleaned_corpus.drop_rows(filter_name, mask)
 
 
 def _compute_digests(filter_name: FilterName, batch: BatchReference | pa.RecordBatch) -> npt.NDArray[np.uint64]:
-    return digest_batch(filter_name, read_batch(batch))
-
-
-def digest_batch(filter_name: FilterName, batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
     """Return the digests of a batch's rows that a filter for duplicates compares, of shape (rows, 2)."""
+    batch = read_batch(batch)
     sources = batch.column(0).to_pylist()
     if filter_name == "duplicate-source":
         return digest_sources(sources)

@@ -156,7 +156,7 @@ class DuplicateFinder:
         sub_folder.rmdir()
 
 
-def split_repeats(records: Records) -> tuple[Records, NDArray[np.uint64]]:
+def _split_repeats(records: Records) -> tuple[Records, NDArray[np.uint64]]:
     """Return the first record of each digest, and the rows of the others. Records of one digest must be in row order."""
     order = np.lexsort((records["low"], records["high"]))
     high, low = records["high"][order], records["low"][order]
@@ -167,7 +167,7 @@ def split_repeats(records: Records) -> tuple[Records, NDArray[np.uint64]]:
 
 def _mark_repeats(records: Records, is_repeated: NDArray[np.bool_]) -> Records:
     """Return the first record of each digest, and mark the rows of the others."""
-    first_records, repeated_rows = split_repeats(records)
+    first_records, repeated_rows = _split_repeats(records)
     is_repeated[repeated_rows] = True
     return first_records
 

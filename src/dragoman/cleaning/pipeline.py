@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from dragoman.cleaning.cleaned_corpus import (
@@ -21,7 +22,7 @@ from dragoman.formats.pair import Pair
 from dragoman.formats.readers import check_files_exist
 from dragoman.formats.writers import WritableFormat, write_pairs
 from dragoman.io.storage import atomic_dir, write_json, write_lines
-from dragoman.runtime.processes import count_cores
+from dragoman.runtime.processes import MapFunction, count_cores, map_in_processes
 
 
 def clean_corpora(
@@ -31,11 +32,15 @@ def clean_corpora(
     file_format: WritableFormat = "tsv",
     overwrite: bool = False,
     on_progress: ProgressCallback = lambda *_: None,
-    clean_training: Callable[[], list[CleanedCorpus]] | None = None,
+    text_folder: Path | None = None,
+    root_url: str | None = None,
+    map_items: MapFunction = map_in_processes,
 ) -> dict[str, CleaningStats]:
     """Write the kept pairs, `cleaning.json` and `cleaning.html` into a new folder, and return the statistics by corpus.
 
-    clean_training: returns the cleaned corpora; by default, processes of this machine clean them
+    text_folder: folder of the cleaned text, which stays, and from which the same call continues after an interruption
+    root_url: name of `data.root` in the origins of the pairs, if its files are copies
+    map_items: function that filters chunks of pairs, by default in processes of this machine
 
     The folder appears only when all of it is written. Raises OutputError if it exists or cannot be written.
     """
@@ -47,16 +52,18 @@ def clean_corpora(
         )
     check_files_exist(recipe.data.root, recipe.name, recipe.data.training_corpora().values())
     with atomic_dir(folder, overwrite=overwrite) as unfinished_folder:
-        if clean_training is None:
-            cleaned_corpora = clean_training_corpora(
-                recipe.data,
-                build_filter_pipelines(recipe),
-                unfinished_folder / "text",
-                processes=recipe.data.preprocessing_workers or count_cores(),
-                on_progress=on_progress,
-            )
-        else:
-            cleaned_corpora = clean_training()
+        filter_pipelines = build_filter_pipelines(recipe)
+        if root_url is not None:
+            names = recipe.data.root, root_url.rstrip("/")
+            filter_pipelines = {name: replace(pipeline, root_names=names) for name, pipeline in filter_pipelines.items()}
+        cleaned_corpora = clean_training_corpora(
+            recipe.data,
+            filter_pipelines,
+            text_folder or unfinished_folder / "text",
+            processes=recipe.data.preprocessing_workers or count_cores(),
+            on_progress=on_progress,
+            map_items=map_items,
+        )
         for cleaned_corpus in cleaned_corpora:
             write_pairs(
                 unfinished_folder / cleaned_corpus.name,
@@ -65,7 +72,7 @@ def clean_corpora(
                 source_language=directions[cleaned_corpus.name].source_language,
                 target_language=directions[cleaned_corpus.name].target_language,
             )
-        if clean_training is None:
+        if text_folder is None:
             shutil.rmtree(unfinished_folder / "text")
         stats_by_corpus = {cleaned_corpus.name: cleaned_corpus.stats for cleaned_corpus in cleaned_corpora}
         write_json(unfinished_folder / "cleaning.json", {name: stats.to_dict() for name, stats in stats_by_corpus.items()})

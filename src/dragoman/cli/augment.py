@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -34,10 +35,10 @@ from dragoman.console.options import (
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
-    from dragoman.cli.augment_stores import InputFile
+    from dragoman.cli.store_files import InputFile
     from dragoman.config import TaskConfig
     from dragoman.formats.pair import Pair
-    from dragoman.inference.synthetic_data import Augmentation, PairFileFormat
+    from dragoman.inference.synthetic_data import Augmentation, PairFileFormat, TranslateFn
     from dragoman.inference.translator import Translator
     from dragoman.runtime.device_options import DeviceOptions
 
@@ -101,7 +102,7 @@ def augment() -> None:
     status is 3 if no line gives a pair. A .jsonl also holds the origin of each pair and the score of the model.
 
     Files, bundle and -o may be URLs of an object store, such as s3://bucket/name.jsonl. With --cluster, the workers need the
-    bundle and the folder of the output under the same path, or URLs.
+    bundle under the same path, or its URL.
 
     \b
     Example:  dragoman augment back-translate runs/multi30k-ende/bundle news.en -o news.jsonl --tag "<BT>" method=sample
@@ -214,7 +215,7 @@ def _translate_and_write(
     """Translate the lines of the files, and write their pairs. Files and output may be URLs."""
     from dataclasses import replace
 
-    from dragoman.cli.augment_stores import check_output_location, locate_inputs
+    from dragoman.cli.store_files import check_output_location, locate_inputs
     from dragoman.errors import DataError
     from dragoman.inference.bundle_store import locate_bundle
     from dragoman.inference.load import load
@@ -241,9 +242,8 @@ def _translate_and_write(
         pairs = _read_input_pairs(augmentation, inputs, task)
         start_time = time.monotonic()
         treat_termination_as_interrupt()
-        translate = _translate_here if args.cluster is None else _translate_on_cluster
         job = _AugmentJob(translator, augmentation, decoding, output_format, pairs, total_lines, request)
-        resumed_lines, status_counts = translate(args, bundle, job)
+        resumed_lines, status_counts = _write_pairs(args, bundle, job)
         summary = _summarize(args.output, resumed_lines, time.monotonic() - start_time, total_lines, status_counts)
         _finish(bundle, task, summary, args.as_json)
 
@@ -263,9 +263,12 @@ class _AugmentJob(NamedTuple):
     request: dict[str, Any]
 
 
-def _translate_here(args: AugmentOptions, _bundle: Path, job: _AugmentJob) -> tuple[int, Mapping[str, int]]:
-    """Translate on this machine. Return the number of lines that an interrupted command has done, and the counts by status."""
-    from dragoman.cli.augment_stores import resumable_output
+def _write_pairs(args: AugmentOptions, bundle: Path, job: _AugmentJob) -> tuple[int, Mapping[str, int]]:
+    """Translate on this machine or on a cluster.
+
+    Return the number of lines that an interrupted command has done, and the counts by status.
+    """
+    from dragoman.cli.store_files import resumable_output
     from dragoman.console.terminal import progress_bar, stderr_console
     from dragoman.errors import InterruptedRun
     from dragoman.inference.synthetic_data import augment as write_pairs
@@ -273,15 +276,17 @@ def _translate_here(args: AugmentOptions, _bundle: Path, job: _AugmentJob) -> tu
     with (
         resumable_output(args.output, job.request, overwrite=args.overwrite) as output_file,
         progress_bar(stderr_console(), "translating", job.total_lines) as bar,
+        _open_workers(args, bundle, job) as (translate, map_windows),
     ):
         resumed_lines = output_file.num_read
         try:
             status_counts = write_pairs(
                 job.pairs,
                 job.augmentation,
-                lambda lines, start_index: job.translator.translate(lines, start_index=start_index, **job.decoding),
+                translate,
                 output_file,
                 file_format=job.output_format,
+                map_windows=map_windows,
                 on_progress=bar.advance,
             )
         except KeyboardInterrupt:
@@ -290,29 +295,23 @@ def _translate_here(args: AugmentOptions, _bundle: Path, job: _AugmentJob) -> tu
     return resumed_lines, status_counts
 
 
-def _translate_on_cluster(args: AugmentOptions, bundle: Path, job: _AugmentJob) -> tuple[int, Mapping[str, int]]:
-    """Translate on the cluster of the options; see `_translate_here`."""
-    from dragoman.cli.cluster_augment import AugmentShard, augment_on_cluster
+@contextmanager
+def _open_workers(
+    args: AugmentOptions, bundle: Path, job: _AugmentJob
+) -> Iterator[tuple[TranslateFn, Callable[..., Iterable[Any]]]]:
+    """Give the function that translates lines, and the one that maps it over windows here or on the workers of a cluster."""
+    if args.cluster is None:
+        yield lambda lines, start_index: job.translator.translate(lines, start_index=start_index, **job.decoding), map
+        return
     from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
+    from dragoman.cluster.cluster_map import ClusterMap
     from dragoman.cluster.ray_executor import connect
-    from dragoman.console.terminal import progress_bar, stderr_console
     from dragoman.formats.object_store import normalize_url
 
-    assert args.cluster is not None
     bundles = tuple(normalize_url(path) for path in [bundle, *args.ensemble])
     device_options: DeviceOptions = {"device": args.device, "precision": str(job.translator.precision)}
-    model = WorkerTranslator(bundles, on_one_thread(device_options))
-    function = AugmentShard(model, job.augmentation, job.decoding, job.output_format)
-    with progress_bar(stderr_console(), "translating", job.total_lines) as bar, connect(args.cluster) as executor:
-        return 0, augment_on_cluster(
-            job.pairs,
-            function,
-            args.output,
-            job.request,
-            executor,
-            overwrite=args.overwrite,
-            on_progress=lambda done: bar.set_done(done, job.total_lines),
-        )
+    with connect(args.cluster) as executor:
+        yield WorkerTranslator(bundles, on_one_thread(device_options), job.decoding), ClusterMap(executor)
 
 
 def _finish(bundle: Path, task: TaskConfig, summary: AugmentOutput, as_json: bool) -> None:
@@ -409,7 +408,7 @@ def _split_arguments(arguments: Sequence[str], max_files: int) -> tuple[list[str
 
 def _read_input_pairs(augmentation: Augmentation, inputs: Sequence[InputFile], task: TaskConfig) -> Iterator[Pair]:
     """Return the input with the names of its files as origins."""
-    from dragoman.cli.augment_stores import rename_origins
+    from dragoman.cli.store_files import rename_origins
 
     return rename_origins(_read_files(augmentation, [input_file.path for input_file in inputs], task), inputs)
 

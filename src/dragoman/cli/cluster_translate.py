@@ -4,39 +4,47 @@ from __future__ import annotations
 
 import io
 import json
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dragoman.cli.store_files import locate_inputs, resumable_output
 from dragoman.cli.translation_output import write_translations
-from dragoman.cluster.shards import Executor, ShardRecord, split_lines, write_by_shards
+from dragoman.cluster.cluster_map import ClusterMap, Executor
+from dragoman.cluster.versions import get_versions
 from dragoman.console.input_windows import FILE_WINDOW
-from dragoman.formats.object_store import check_output_is_free, fetch_file, is_url, normalize_url
+from dragoman.errors import BundleError
+from dragoman.formats.object_store import check_output_is_free, is_url, normalize_url
+from dragoman.formats.text import read_lines
+from dragoman.inference.bundle_store import locate_bundle
 from dragoman.inference.commands.line_report import LineWarnings
+from dragoman.inference.synthetic_data import digest_file, number_windows
+from dragoman.io.storage import read_digests
 
 if TYPE_CHECKING:
+    from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
     from dragoman.runtime.device_options import DeviceOptions
 
 
 @dataclass(frozen=True)
 class WorkerTranslator:
-    """Translator that each process loads once.
+    """Function that translates lines with a translator that each process loads once.
 
     bundles: absolute paths or URLs of the bundle and of the others of an ensemble
     """
 
     bundles: tuple[str, ...]
     device_options: DeviceOptions
+    decoding: Mapping[str, Any]
 
-    @property
-    def translator(self) -> Translator:
-        """Return the translator of the bundle, which the process keeps for further commands."""
-        return _load_translator(self.bundles, json.dumps(self.device_options))
+    def __call__(self, lines: Sequence[str], start_index: int) -> list[Translation]:
+        """Return the translation of each line. start_index: number of lines before them in the input"""
+        translator = _load_translator(self.bundles, json.dumps(self.device_options))
+        return translator.translate(lines, start_index=start_index, **self.decoding)
 
 
 @lru_cache(maxsize=1)
@@ -52,27 +60,26 @@ def on_one_thread(device_options: DeviceOptions) -> DeviceOptions:
 
 
 @dataclass(frozen=True)
-class TranslateShard:
-    """Shard function that translates lines."""
+class WindowTranslation:
+    """Function of the number of lines before a window and its lines: their translations as text, and the warnings."""
 
-    model: WorkerTranslator
-    decoding: Mapping[str, Any]
+    translate: WorkerTranslator
     as_json: bool
 
-    def __call__(self, numbered_lines: tuple[int, list[str]]) -> tuple[dict[str, bytes], Any]:
-        """Return the translations as they are in the output, and the numbers of the lines with a warning, from 1."""
-        start, lines = numbered_lines
-        results = self.model.translator.translate(lines, start_index=start, **self.decoding)
+    def __call__(self, window: tuple[int, list[str]]) -> tuple[str, LineWarnings]:
+        """Return the translations as they are in the output, and the warnings about the lines, which count from 1."""
+        start, lines = window
+        results = self.translate(lines, start)
         stream = io.StringIO()
         translated_lines = ((line, result, None) for line, result in zip(lines, results, strict=True))
         line_warnings = write_translations(stream, None, translated_lines, as_json=self.as_json, start_line=start + 1)
-        return {"txt": stream.getvalue().encode()}, line_warnings.line_numbers
+        return stream.getvalue(), line_warnings
 
 
 def translate_on_cluster(
     bundles: Sequence[Path],
     source: str | Path,
-    output: str | Path,
+    output: Path,
     executor: Executor,
     *,
     device_options: DeviceOptions,
@@ -84,56 +91,36 @@ def translate_on_cluster(
 ) -> LineWarnings:
     """Translate a file as one machine does, byte for byte, and return the warnings about its lines.
 
-    A shard is a window of lines. Workers translate with one thread. See `write_by_shards` for the arguments.
+    Workers translate windows of lines with one thread. After an interruption, the same call continues.
 
-    bundles, source: local paths or URLs of an object store
+    bundles, source, output: local paths or URLs of an object store
     on_progress: called with the lines that are done, and their total
     """
-    from dragoman.errors import BundleError
-    from dragoman.formats.text import read_lines
-    from dragoman.inference.bundle_store import locate_bundle
-    from dragoman.io.storage import read_digests
-
-    input_url = normalize_url(source)
     check_output_is_free(normalize_url(output), overwrite=overwrite)  # before the input is fetched
-    digests = [read_digests(locate_bundle(bundle), BundleError) for bundle in bundles]
     request = {
         "command": "translate",
-        "input": input_url,
-        "bundles": digests,
+        "bundles": [read_digests(locate_bundle(bundle), BundleError) for bundle in bundles],
         "decoding": dict(decoding),
         "device": [device_options["device"], device_options["precision"]],
         "json": as_json,
-        "window": window or FILE_WINDOW,
+        "versions": get_versions(),
     }
-    model = WorkerTranslator(tuple(map(normalize_url, bundles)), on_one_thread(device_options))
-    function = TranslateShard(model, decoding, as_json)
-    with ExitStack() as stack:
-        path = Path(input_url)
-        if is_url(input_url):
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory()), Path(input_url).name)
-            fetch_file(input_url, path)
-        num_lines = sum(1 for _ in read_lines(path))  # names a line that cannot be read before any work is done
-        on_progress(0, num_lines)
-        records = write_by_shards(
-            function,
-            split_lines(read_lines(path), lines_per_shard=window or FILE_WINDOW),
-            output,
-            request,
-            executor,
-            overwrite=overwrite,
-            on_progress=lambda done: on_progress(done, num_lines),
-        )
-    return _merge_warnings(records)
-
-
-def _merge_warnings(records: Iterable[ShardRecord]) -> LineWarnings:
-    """Return the warnings of all shards, those that occur first in front."""
-    line_warnings = LineWarnings()
-    for record in records:
-        for warning, line_numbers in record.summary.items():
-            line_warnings.line_numbers.setdefault(warning, []).extend(line_numbers)
-        line_warnings.line_count += record.num_units
+    function = WindowTranslation(
+        WorkerTranslator(tuple(map(normalize_url, bundles)), on_one_thread(device_options), decoding), as_json
+    )
+    with locate_inputs([str(source)]) as [text]:
+        num_lines = sum(1 for _ in read_lines(text.path))  # names a line that cannot be read before any work is done
+        request["text"] = digest_file(text.path)
+        with resumable_output(output, request, overwrite=overwrite) as output_file:
+            line_warnings = LineWarnings(**output_file.summary)
+            on_progress(output_file.num_read, num_lines)
+            lines = islice(read_lines(text.path), output_file.num_read, None)
+            windows = number_windows(lines, window or FILE_WINDOW, output_file.num_read)
+            for translations, window_warnings in ClusterMap(executor)(function, windows):
+                num_read = window_warnings.line_count - output_file.num_read
+                line_warnings.merge(window_warnings)
+                output_file.append(translations, num_read=num_read, summary=vars(line_warnings))
+                on_progress(output_file.num_read, num_lines)
     return line_warnings
 
 

@@ -79,9 +79,8 @@ def clean(
     ten examples for each filter. `dragoman train` and `dragoman prepare` clean by themselves. Use this command to check the
     filters, or to get cleaned text for other programs.
 
-    With --cluster, the workers need the folder of the output under the same path. -o and data.root may also be URLs of an
-    object store, such as s3://bucket/name; on one machine, use --cluster local. The same command continues after an
-    interruption.
+    With --cluster, -o and data.root may also be URLs of an object store, such as s3://bucket/name; on one machine, use
+    --cluster local. The same command continues after an interruption.
 
     \b
     Example:  dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
@@ -150,8 +149,8 @@ def prepare(recipe: Path, overrides: tuple[str, ...], cluster: str | None, as_js
     \b
     Example:  dragoman prepare multi30k-ende data.root=path/to/multi30k/tok
     """
+    from dragoman.cluster.cluster_map import ClusterMap
     from dragoman.cluster.ray_executor import connect
-    from dragoman.cluster.shards import ClusterMap
     from dragoman.console.terminal import PreparationProgressBar, print_json, print_table, stderr_console
     from dragoman.data.data_defaults import read_training_recipe
     from dragoman.data.store_preparation import prepare_with_stores

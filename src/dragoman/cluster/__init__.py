@@ -1,1 +1,1 @@
-"""Work on corpora in shards, by the workers of a Ray cluster."""
+"""Work on corpora by the workers of a Ray cluster."""

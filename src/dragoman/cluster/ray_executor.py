@@ -1,7 +1,6 @@
 """Workers of a Ray cluster: a running one, or one that is started for the command.
 
-Ray's core tasks do the work. A result of Ray Data has no record of its input, so exact resume would need the same shard store
-around it.
+Ray's core tasks do the work. Ray Data returns results in any order, and so leaves no point from which a command can resume.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
+from dragoman.cluster.interruption import remember_interrupts
 from dragoman.errors import ClusterError, MissingDependencyError, WorkerLostError
 from dragoman.formats.text import format_reason
 from dragoman.runtime.processes import count_cores
@@ -63,7 +63,9 @@ def connect(address: str) -> Iterator[RayExecutor]:
             ray.init(**options)
         except Exception as error:
             raise _to_cluster_error(address, error) from None
-        yield RayExecutor(ray)
+        with remember_interrupts() as check_interrupt:
+            yield RayExecutor(ray, check_interrupt)
+            check_interrupt()
     finally:
         with suppress(Exception):
             ray.shutdown()
@@ -94,8 +96,9 @@ def _to_cluster_error(address: str, error: Exception) -> ClusterError:
 class RayExecutor:
     """Executor whose workers are processes of a Ray cluster. A worker has one core."""
 
-    def __init__(self, ray: Any) -> None:
+    def __init__(self, ray: Any, check_interrupt: Callable[[], None]) -> None:
         self._ray = ray
+        self._check_interrupt = check_interrupt
         self._call = ray.remote(num_cpus=1, max_retries=0)(call_function)
         self._references: dict[int, tuple[Any, str, Any]] = {}
 
@@ -110,10 +113,10 @@ class RayExecutor:
         _, key, reference = self._references[id(function)]
         return self._call.remote(key, [reference], item)  # a reference in a list is not replaced by its value
 
-    def wait_any(self, handles: list[Any]) -> Any | None:
-        """Return a handle that has ended, or None if none has after a second."""
-        ended, _ = self._ray.wait(handles, num_returns=1, timeout=1.0)
-        return ended[0] if ended else None
+    def wait(self, handle: Any) -> bool:
+        """Return whether the item of a handle has ended; False if it has not after a second."""
+        self._check_interrupt()
+        return bool(self._ray.wait([handle], timeout=1.0)[0])
 
     def get_result(self, handle: Any) -> Any:
         """Return the result. Raises WorkerLostError if the worker has died, or the error of the function."""

@@ -375,10 +375,13 @@ def count_lines(source: Path | None) -> int | None:
     return sum(1 for _ in read_lines(source))
 
 
-def format_line_numbers(line_numbers: Sequence[int]) -> str:
-    """Return the number of lines and the first of their numbers: `7 (1, 2, 3, 4, 5, …)`."""
-    shown = ", ".join(map(str, line_numbers[:5]))
-    return f"{len(line_numbers)} ({shown}{', …' if len(line_numbers) > 5 else ''})"
+def format_line_numbers(line_numbers: Sequence[int], count: int | None = None) -> str:
+    """Return the number of lines and the first of their numbers: `7 (1, 2, 3, 4, 5, …)`.
+
+    count: number of lines, if `line_numbers` has the first ones only
+    """
+    count = len(line_numbers) if count is None else count
+    return f"{count} ({', '.join(map(str, line_numbers[:5]))}{', …' if count > 5 else ''})"
 
 
 def print_note(text: str) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from hashlib import sha256
 from pathlib import Path
 
 from dragoman.cleaning.cleaned_corpus import ProgressCallback
@@ -22,10 +21,8 @@ from dragoman.data.encode import PairStats
 from dragoman.data.manifest import MANIFEST, PREPARED_FILES, compute_request_digest, hash_inputs, list_corpora, parse_manifest
 from dragoman.data.prepare import CLEANING_PAGE, prepare
 from dragoman.data.tokenization.vocabulary import NotifyFn
-from dragoman.errors import WriteError
 from dragoman.formats.corpus_copies import copy_corpora, list_corpus_names
-from dragoman.formats.object_store import StoreFolder, check_is_writable, is_url, normalize_url, upload_folder
-from dragoman.io.cache_folder import get_cache_folder
+from dragoman.formats.object_store import StoreFolder, check_is_writable, get_work_path, is_url, normalize_url, upload_folder
 from dragoman.io.storage import lock_dir, make_dirs, to_write_error
 from dragoman.runtime.processes import MapFunction, map_in_processes
 
@@ -87,10 +84,7 @@ def copy_inputs(recipe: Recipe, run: Path) -> Recipe:
 @contextmanager
 def _lock_work_folder(url: str) -> Iterator[Path]:
     """Give the local folder of a run in an object store, which no other process uses meanwhile."""
-    try:
-        folder = get_cache_folder() / "runs" / sha256(url.encode()).hexdigest()
-    except RuntimeError:
-        raise WriteError(f"{url}: there is no home folder to prepare in; set XDG_CACHE_HOME to a folder") from None
+    folder = get_work_path(url, "runs")
     try:
         make_dirs(folder)
     except OSError as error:

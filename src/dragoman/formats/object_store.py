@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DataError, DragomanError, MissingDependencyError, OutputError, WriteError
 from dragoman.formats.text import format_reason
-from dragoman.io.storage import commit_file, make_dirs, sync_dir, to_write_error
+from dragoman.io.cache_folder import get_cache_folder
+from dragoman.io.storage import commit_file, sync_dir, to_write_error
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
 _EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gs"), "gcs": ("gcsfs", "gs")}
@@ -42,50 +44,22 @@ def format_location(name: str | Path) -> str:
 
 @dataclass(frozen=True)
 class StoreFolder:
-    """Folder on a local path or in an object store. Its files appear completely or not at all.
-
-    url: absolute path or URL
-    """
+    """Folder in an object store."""
 
     url: str
-
-    @property
-    def is_local(self) -> bool:
-        """Return whether the folder is on a local path."""
-        return "://" not in self.url
 
     @cached_property
     def _filesystem(self) -> Any:
         return _open_filesystem(self.url)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url}
-
     def get_url(self, name: str) -> str:
-        """Return the path or the URL of a file in the folder."""
+        """Return the URL of a file in the folder."""
         return f"{self.url.rstrip('/')}/{name}"
 
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file, and replace an older one. Raises WriteError."""
-        if not self.is_local:
-            with store_errors(self.get_url(name), is_output=True):
-                self._filesystem.pipe_file(self.get_url(name), content)
-            return
-        path = Path(self.url, name)
-        try:
-            make_dirs(path.parent)
-        except OSError as error:
-            raise to_write_error(path, error) from None
-        write_pieces(str(path), [content])
-
-    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Return the bytes of a file, or those from `start` to `end`. Raises DataError."""
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file. Raises DataError."""
         with store_errors(self.get_url(name)):
-            if not self.is_local:
-                return bytes(self._filesystem.cat_file(self.get_url(name), start=start, end=end))
-            with Path(self.url, name).open("rb") as stream:
-                stream.seek(start or 0)
-                return stream.read(-1 if end is None else end - (start or 0))
+            return bytes(self._filesystem.cat_file(self.get_url(name)))
 
     def read_if_exists(self, name: str) -> bytes | None:
         """Return the bytes of a file, or None if there is none. Raises DataError."""
@@ -112,6 +86,17 @@ class StoreFolder:
         """Delete the folder with all its files. Files of the folder that another process deletes meanwhile are no error."""
         with store_errors(self.url, is_output=True), suppress(FileNotFoundError):
             self._filesystem.rm(self.url, recursive=True)
+
+
+def get_work_path(url: str, kind: str) -> Path:
+    """Return the path in the cache folder of this machine for what is not yet complete in a store. Raises WriteError.
+
+    kind: name of a folder, such as "runs"
+    """
+    try:
+        return get_cache_folder() / kind / sha256(url.encode()).hexdigest()
+    except RuntimeError:
+        raise WriteError(f"{url}: there is no home folder for unfinished files; set XDG_CACHE_HOME to a folder") from None
 
 
 def exists(url: str) -> bool:

@@ -2,7 +2,7 @@
 
     OUT.part/    unfinished
       content        bytes written so far
-      progress.json  request, amount of input read, bytes of `content` for it, and counts
+      progress.json  request, amount of input read, bytes of `content` for it, and a summary
     OUT          finished
 
 After a piece is on the disk, `progress.json` is replaced atomically. A restart cuts off bytes beyond the last recorded piece,
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,30 +29,30 @@ class ResumableFile:
     """Unfinished output file.
 
     num_read: amount of input that is processed
-    counts: counts of the caller, such as lines by status
+    summary: JSON object of the caller for this input, such as the number of lines by status; empty at first
     """
 
     def __init__(
-        self, folder: Path, request: Mapping[str, Any], stream: IO[bytes], num_read: int, counts: Mapping[str, int]
+        self, folder: Path, request: Mapping[str, Any], stream: IO[bytes], num_read: int, summary: Mapping[str, Any]
     ) -> None:
         self.folder = folder
         self.request = request
         self.stream = stream
         self.num_read = num_read
-        self.counts = Counter(counts)
+        self.summary = summary
 
-    def append(self, text: str, *, num_read: int, counts: Mapping[str, int]) -> None:
-        """Write the output of `num_read` further inputs, and record it durably."""
+    def append(self, text: str, *, num_read: int, summary: Mapping[str, Any]) -> None:
+        """Write the output of `num_read` further inputs, and record it durably. summary: that of all input so far"""
         self.stream.write(text.encode())
         self.stream.flush()
         os.fsync(self.stream.fileno())
         self.num_read += num_read
-        self.counts.update(counts)
+        self.summary = summary
         document = {
             "request": self.request,
             "num_read": self.num_read,
             "num_bytes": self.stream.tell(),
-            "counts": dict(self.counts),
+            "summary": summary,
         }
         write_json(self.folder / PROGRESS_FILE, document, overwrite=True)
 
@@ -77,11 +76,11 @@ def resumable_file(path: Path, request: Mapping[str, Any], *, overwrite: bool = 
     try:
         make_dirs(folder)
         with lock_dir(folder):
-            size, num_read, counts = _load_progress(folder, json_request, overwrite=overwrite)
+            size, num_read, summary = _load_progress(folder, json_request, overwrite=overwrite)
             with (folder / CONTENT_FILE).open("ab") as stream:
                 stream.truncate(size)
                 stream.seek(size)
-                yield ResumableFile(folder, json_request, stream, num_read, counts)
+                yield ResumableFile(folder, json_request, stream, num_read, summary)
             if not overwrite:
                 check_path_is_free(path)
             commit_file(folder / CONTENT_FILE, path)
@@ -91,8 +90,8 @@ def resumable_file(path: Path, request: Mapping[str, Any], *, overwrite: bool = 
         raise to_write_error(path, error) from None
 
 
-def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool) -> tuple[int, int, dict[str, int]]:
-    """Return the bytes written, the amount of input read, and the counts. Parts to be overwritten count as zero."""
+def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool) -> tuple[int, int, dict[str, Any]]:
+    """Return the bytes written, the amount of input read, and the summary. Parts to be overwritten count as zero."""
     if unknown_files := sorted(
         {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} - {CONTENT_FILE, PROGRESS_FILE}
     ):
@@ -102,7 +101,7 @@ def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool)
         )
     try:
         document = json.loads((folder / PROGRESS_FILE).read_bytes())
-        size, num_read, counts, old_request = (document[key] for key in ("num_bytes", "num_read", "counts", "request"))
+        size, num_read, summary, old_request = (document[key] for key in ("num_bytes", "num_read", "summary", "request"))
         is_intact = (folder / CONTENT_FILE).stat().st_size >= size
     except FileNotFoundError:
         return 0, 0, {}
@@ -118,7 +117,7 @@ def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool)
             f"{folder}: was started with {difference}; give another file name, or start again with --overwrite",
             code="output-mismatch",
         )
-    return size, num_read, counts
+    return size, num_read, summary
 
 
 def _describe_difference(old_request: Any, request: Mapping[str, Any]) -> str:

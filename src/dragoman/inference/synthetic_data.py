@@ -14,11 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from dragoman.config import DecodingConfig
 from dragoman.errors import DataError
@@ -31,6 +31,7 @@ from dragoman.io.storage import MANIFEST_FILE
 
 SynthesisMethod = Literal["back-translate", "self-train", "distill"]
 PairFileFormat = Literal["tsv", "jsonl"]
+ItemT = TypeVar("ItemT")
 TABS = "tabs"
 WINDOW_LINES = 512
 """Lines that are translated together; a killed process loses at most these."""
@@ -120,13 +121,14 @@ def describe_request(
     Raises DataError if a path is not a readable file.
     """
     fields = {**vars(augmentation), "keep_statuses": sorted(augmentation.keep_statuses)}
-    file_digests = [_digest(path) for path in files]
-    bundle_digests = [_digest(path / MANIFEST_FILE) for path in bundles]
+    file_digests = [digest_file(path) for path in files]
+    bundle_digests = [digest_file(path / MANIFEST_FILE) for path in bundles]
     settings = {"decoding": decoding.model_dump(), "precision": precision}
     return {"file_format": file_format, **fields, "text": file_digests, "bundle": bundle_digests, **settings}
 
 
-def _digest(path: Path) -> str:
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file. Raises DataError if it is not a readable file."""
     if path.exists() and not path.is_file():
         raise DataError(f"{path}: is not a regular file, so an interrupted command could not resume; give a file")
     try:
@@ -136,6 +138,20 @@ def _digest(path: Path) -> str:
         raise to_data_error(path, error) from None
 
 
+@dataclass(frozen=True)
+class _WindowAugmentation:
+    """Function of the number of lines before a window and its pairs: the number of pairs, their lines, and the outcomes."""
+
+    augmentation: Augmentation
+    translate: TranslateFn
+    file_format: PairFileFormat
+
+    def __call__(self, window: tuple[int, list[Pair]]) -> tuple[int, str, Counter[str]]:
+        start, pairs = window
+        translations = self.translate([pair.source for pair in pairs], start)
+        return len(pairs), *self.augmentation.format_pairs(pairs, translations, self.file_format)
+
+
 def augment(
     pairs: Iterable[Pair],
     augmentation: Augmentation,
@@ -143,22 +159,32 @@ def augment(
     output: ResumableFile,
     *,
     file_format: PairFileFormat,
+    map_windows: Callable[..., Iterable[Any]] = map,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Counter[str]:
     """Write a pair for each line after those that the output has read already; return the number of lines by outcome.
 
     The counter `tabs` is the number of written pairs with tabs, which a TSV file cannot hold.
 
+    map_windows: calls a function for windows of lines, and returns the results in order
     on_progress: called with the number of lines that are done; the first call counts the lines of an earlier run
     """
-    lines = iter(pairs)
+    lines, counts = iter(pairs), Counter(output.summary)
     on_progress(sum(1 for _ in islice(lines, output.num_read)))
-    while window := list(islice(lines, WINDOW_LINES)):
-        translations = translate([pair.source for pair in window], output.num_read)
-        text, counts = augmentation.format_pairs(window, translations, file_format)
-        output.append(text, num_read=len(window), counts=counts)
-        on_progress(len(window))
-    return output.counts
+    function = _WindowAugmentation(augmentation, translate, file_format)
+    for num_pairs, text, window_counts in map_windows(function, number_windows(lines, WINDOW_LINES, output.num_read)):
+        counts.update(window_counts)
+        output.append(text, num_read=num_pairs, summary=counts)
+        on_progress(num_pairs)
+    return counts
+
+
+def number_windows(items: Iterable[ItemT], size: int, start: int) -> Iterator[tuple[int, list[ItemT]]]:
+    """Yield windows of at most `size` items, each with the number of items before it. start: number before the first"""
+    iterator = iter(items)
+    while window := list(islice(iterator, size)):
+        yield start, window
+        start += len(window)
 
 
 def _has_text(text: str) -> bool:

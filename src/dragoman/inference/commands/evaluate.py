@@ -534,9 +534,8 @@ def _make_output(
 ) -> EvaluateOutput:
     from dragoman.tasks.translation import TranslationStatus
 
-    line_numbers = line_warnings.line_numbers
     status_counts: dict[str, Any] = {
-        status: len(line_numbers.get(status, ())) for status in get_args(TranslationStatus) if status != "ok"
+        status: line_warnings.counts.get(status, 0) for status in get_args(TranslationStatus) if status != "ok"
     }
     return EvaluateOutput(
         bundle=str(bundles[0]),

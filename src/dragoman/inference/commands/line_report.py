@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dragoman.console.options import format_line_numbers
@@ -26,32 +27,50 @@ WARNINGS = {
 INFORMATIONAL_WARNINGS = {"copied", "segments"}
 
 
-class LineWarnings:
-    """Line numbers of each warning, in the order of the lines."""
+MAX_LINE_NUMBERS = 5
 
-    def __init__(self, line_count: int = 0) -> None:
-        self.line_numbers: dict[str, list[int]] = {}
-        self.line_count = line_count
+
+@dataclass
+class LineWarnings:
+    """Warnings in the order of their first lines.
+
+    counts: number of lines with each warning
+    first_lines: first line numbers of each warning, at most `MAX_LINE_NUMBERS`
+    """
+
+    line_count: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    first_lines: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, line: str, result: Translation, *, lacks_term: bool = False) -> None:
         """Record the next line. A line without text has no warning. lacks_term: a term of a glossary is not used"""
         self.line_count += 1
         for warning in [*_find_warnings(line, result), *(["terminology"] if lacks_term else [])]:
-            self.line_numbers.setdefault(warning, []).append(self.line_count)
+            self._add_lines(warning, 1, [self.line_count])
+
+    def merge(self, later: LineWarnings) -> None:
+        """Add the warnings of the lines that follow."""
+        self.line_count = later.line_count
+        for warning, count in later.counts.items():
+            self._add_lines(warning, count, later.first_lines[warning])
+
+    def _add_lines(self, warning: str, count: int, first_lines: list[int]) -> None:
+        self.counts[warning] = self.counts.get(warning, 0) + count
+        self.first_lines[warning] = (self.first_lines.get(warning, []) + first_lines)[:MAX_LINE_NUMBERS]
 
     @property
     def has_errors(self) -> bool:
         """Return whether a line is incomplete."""
-        return bool(self.line_numbers.keys() - INFORMATIONAL_WARNINGS)
+        return bool(self.counts.keys() - INFORMATIONAL_WARNINGS)
 
     def format_messages(self, max_positions: int | None, config: DecodingConfig) -> Iterator[str]:
         """Yield one message for each warning, with the limits of the model's positions and of the search."""
         from dragoman.tasks.translation import get_source_limit
 
         max_source_tokens = get_source_limit(max_positions, config)
-        for warning, line_numbers in self.line_numbers.items():
+        for warning, count in self.counts.items():
             text = WARNINGS[warning].format(max_source_tokens=max_source_tokens, max_extra_tokens=config.max_extra_tokens)
-            yield f"lines {text}: {format_line_numbers(line_numbers)}"
+            yield f"lines {text}: {format_line_numbers(self.first_lines[warning], count)}"
 
 
 def _find_warnings(line: str, result: Translation) -> Iterator[str]:

@@ -1,6 +1,8 @@
-"""Preparation and synthetic pairs in shards, without Ray."""
+"""Preparation and synthetic pairs on a cluster, without Ray."""
 
+import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,14 +10,15 @@ from typing import Any
 import pytest
 
 from dragoman.cleaning import cleaned_corpus
-from dragoman.cli.cluster_augment import AugmentShard, augment_on_cluster
 from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
-from dragoman.cluster.shards import ClusterMap
+from dragoman.cluster.cluster_map import ClusterMap, VersionedCall
+from dragoman.cluster.interruption import remember_interrupts
+from dragoman.cluster.versions import get_versions
 from dragoman.config import Recipe, make_recipe
 from dragoman.data import store_preparation
 from dragoman.data.prepare import prepare
 from dragoman.data.store_preparation import prepare_with_stores
-from dragoman.errors import ClusterError, DataError, OutputError, RecipeError, WorkerLostError, WriteError
+from dragoman.errors import ClusterError, DataError, RecipeError, WorkerLostError, WriteError
 from dragoman.formats import corpus_copies
 from dragoman.formats.object_store import fetch_file
 from dragoman.formats.pair import Pair
@@ -50,6 +53,36 @@ def test_error_of_the_function_reaches_the_command() -> None:
         list(ClusterMap(SerialExecutor())(double, [1, 99, 2]))
 
 
+@pytest.mark.parametrize("library", ["dragoman", "torch"])
+def test_worker_with_another_version_refuses_to_work(library: str) -> None:
+    call = VersionedCall(double, {**get_versions(), library: "0.0.1"})
+    with pytest.raises(ClusterError, match=rf"has {library} .*, but the command has 0\.0\.1; install") as failure:
+        call(1)
+    assert failure.value.code == "cluster-mismatch"
+
+
+class InterruptingReference:
+    """Object whose destructor receives Ctrl-C. Python drops the exception there."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupt_in_a_destructor_stops_the_work() -> None:
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with remember_interrupts() as check_interrupt:
+            check_interrupt()
+            reference = InterruptingReference()
+            del reference
+            with pytest.raises(KeyboardInterrupt):
+                check_interrupt()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
     monkeypatch.setattr(cleaned_corpus, "CHUNK_PAIRS", 50)
@@ -60,6 +93,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
         lines = [" ".join(rng.choices(words, k=rng.randint(1, 9))) for _ in range(size)]
         rows = [f"{line}\t{' '.join(reversed(line.split()))}\n" for line in lines]
         (tmp_path / f"{name}.tsv").write_text("".join([*rows, *rows[:20], "\tempty\n"]), encoding="utf-8")
+        os.utime(tmp_path / f"{name}.tsv", (1e9, 1e9))  # the manifest says whether a file is so new that it may change again
     return make_recipe(
         {
             "task": {"source_language": "en", "target_language": "de"},
@@ -275,27 +309,28 @@ def test_synthetic_pairs_are_those_of_one_machine(
             output,
             file_format=file_format,
         )
-    model = WorkerTranslator((str(bundle),), on_one_thread({"device": "cpu", "precision": "float32"}))
-    function = AugmentShard(model, augmentation, decoding, file_format)
-    executor = SerialExecutor({1, 4})
+    translate = WorkerTranslator((str(bundle),), on_one_thread({"device": "cpu", "precision": "float32"}), decoding)
     done: list[int] = []
-    counts = augment_on_cluster(pairs, function, tmp_path / "many", {"text": "digest"}, executor, on_progress=done.append)
+
+    def write(executor: SerialExecutor) -> Any:
+        with resumable_file(tmp_path / "many", {}) as output:
+            return synthetic_data.augment(
+                pairs,
+                augmentation,
+                translate,
+                output,
+                file_format=file_format,
+                map_windows=ClusterMap(executor),
+                on_progress=done.append,
+            )
+
+    with pytest.raises(ClusterError, match="run the same command again"):
+        write(BreakingExecutor(2))
+    assert not (tmp_path / "many").exists()
+    done.clear()
+    executor = SerialExecutor({1})
+    assert write(executor) == expected_counts
     assert (tmp_path / "many").read_bytes() == (tmp_path / "one").read_bytes()
-    assert counts == expected_counts
-    assert counts["blank"] == 1
-    assert done[-1] == len(pairs)
-    assert executor.num_submitted == -(-len(pairs) // 16) + 2  # windows of 16 lines, and two lost workers
-    assert not (tmp_path / "many.shards").exists()
-    with pytest.raises(OutputError, match="exists already"):
-        augment_on_cluster(pairs, function, tmp_path / "many", {"text": "digest"}, executor)
-
-
-def test_interrupted_synthesis_of_other_settings_is_refused(bundle: Path, tmp_path: Path) -> None:
-    model = WorkerTranslator((str(bundle),), on_one_thread({"device": "cpu", "precision": "float32"}))
-    pairs = [Pair("a", "", "x:1")]
-    function = AugmentShard(model, Augmentation("self-train"), {}, "tsv")
-    lost = SerialExecutor(set(range(9)))
-    with pytest.raises(ClusterError, match="the same command continues"):
-        augment_on_cluster(pairs, function, tmp_path / "many", {"text": "one"}, lost)
-    with pytest.raises(OutputError, match="another request"):
-        augment_on_cluster(pairs, function, tmp_path / "many", {"text": "two"}, SerialExecutor())
+    assert expected_counts["blank"] == 1
+    assert sum(done) == len(pairs)
+    assert executor.num_submitted == 2 + 1  # two of four windows of 16 lines were left, and a worker was lost

@@ -1,4 +1,4 @@
-"""Inputs and outputs of `dragoman augment` in object stores."""
+"""Inputs and outputs of `augment`, and of `translate` on a cluster, in object stores."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.console.options import check_output_paths
-from dragoman.errors import OutputError, WriteError
+from dragoman.errors import OutputError
 from dragoman.formats.object_store import (
     check_is_writable,
     check_output_is_free,
     fetch_file,
+    get_work_path,
     is_url,
     normalize_url,
     read_blocks,
     write_pieces,
 )
 from dragoman.formats.resumable import CONTENT_FILE, ResumableFile, resumable_file
-from dragoman.io.cache_folder import get_cache_folder
 
 if TYPE_CHECKING:
     from dragoman.formats.pair import Pair
@@ -58,7 +57,7 @@ def to_local_path(name: str | Path) -> Path:
 @contextmanager
 def locate_inputs(files: Sequence[str]) -> Iterator[list[InputFile]]:
     """Give local files. Those of an object store are copied to a temporary folder for as long as the context lasts."""
-    with tempfile.TemporaryDirectory(prefix="dragoman-augment-") as folder:
+    with tempfile.TemporaryDirectory(prefix="dragoman-") as folder:
         inputs = []
         for number, name in enumerate(files):
             if not is_url(name):
@@ -92,10 +91,7 @@ def resumable_output(output: Path, request: Mapping[str, Any], *, overwrite: boo
             yield file
         return
     url = normalize_url(output)
-    try:
-        path = get_cache_folder() / "outputs" / sha256(url.encode()).hexdigest()
-    except RuntimeError:
-        raise WriteError(f"{url}: there is no home folder for unfinished outputs; set XDG_CACHE_HOME to a folder") from None
+    path = get_work_path(url, "outputs")
     check_is_writable(url)
     path.unlink(missing_ok=True)  # it was written to the store
     with resumable_file(path, request, overwrite=overwrite) as file:

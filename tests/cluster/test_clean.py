@@ -1,16 +1,13 @@
 import random
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import dragoman.cluster.clean
 from dragoman.cleaning import cleaned_corpus
-from dragoman.cleaning.deduplication import digest_sources
 from dragoman.cleaning.pipeline import clean_corpora
-from dragoman.cluster.clean import FindRepeats, clean_on_cluster, encode_digests, read_digests
-from dragoman.config import Recipe, make_recipe
+from dragoman.cluster.clean import clean_on_cluster
+from dragoman.config import CleaningConfig, Recipe, make_recipe
 from dragoman.errors import ClusterError, DataError, OutputError, WriteError
 from dragoman.formats.object_store import StoreFolder, write_pieces
 from serial_executor import SerialExecutor
@@ -57,24 +54,28 @@ def test_output_is_that_of_one_machine_with_lost_workers(recipe: Recipe, tmp_pat
     assert read_folder(tmp_path / "many") == read_folder(tmp_path / "one")
     assert stats == expected_stats
     assert stats["last"].filter_stats["duplicate-source"].num_dropped > 0  # the search goes across corpora
-    assert not (tmp_path / "many.shards").exists()
+    assert not (tmp_path / "many.part").exists()
 
 
 def test_same_command_continues(recipe: Recipe, tmp_path: Path) -> None:
-    executor = SerialExecutor(set(range(9, 99)), num_workers=1)  # after 9 shards, every worker is lost
-    with pytest.raises(ClusterError, match="finished shards are kept"):
-        clean_on_cluster(recipe, tmp_path / "many", executor)
+    with pytest.raises(ClusterError, match="run the same command again"):
+        clean_on_cluster(recipe, tmp_path / "many", SerialExecutor(set(range(9, 99)), num_workers=1))  # from the tenth chunk on
     assert not (tmp_path / "many").exists()
-    # The lost workers had committed their shards, which count as finished.
-    executor = SerialExecutor()
+    changed = recipe.model_copy(update={"data": recipe.data.model_copy(update={"cleaning": CleaningConfig(max_ratio=2.0)})})
+    with pytest.raises(OutputError, match="another request") as failure:
+        clean_on_cluster(changed, tmp_path / "many", SerialExecutor())
+    assert failure.value.code == "output-mismatch"
+    executor, whole = SerialExecutor(), SerialExecutor()
     clean_on_cluster(recipe, tmp_path / "many", executor)
+    clean_on_cluster(recipe, tmp_path / "whole", whole)
     clean_corpora(recipe, tmp_path / "one")
-    assert read_folder(tmp_path / "many") == read_folder(tmp_path / "one")
-    # 710 pairs make 9 + 4 + 2 shards, of which 9 + 4 are committed, and each of two searches has 2 partitions.
-    assert executor.num_submitted == 2 + 4
+    assert read_folder(tmp_path / "many") == read_folder(tmp_path / "whole") == read_folder(tmp_path / "one")
+    # 710 pairs make 9 + 4 + 2 chunks, of which the first 9 are kept, and each of two searches reads all of them.
+    assert (whole.num_submitted, executor.num_submitted) == (15 + 2 * 15, 6 + 2 * 15)
 
 
 def test_interrupted_upload_to_a_store_continues(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     url = f"memory://{tmp_path.name}"
     for name in ("a.tsv", "b.tsv", "c.tsv"):
         write_pieces(f"{url}/raw/{name}", [(tmp_path / name).read_bytes()])
@@ -90,14 +91,14 @@ def test_interrupted_upload_to_a_store_continues(recipe: Recipe, tmp_path: Path,
             clean_on_cluster(remote, f"{url}/many", SerialExecutor())
     executor = SerialExecutor()
     stats = clean_on_cluster(remote, f"{url}/many", executor)
-    assert executor.num_submitted == 0  # all shards were kept
+    assert executor.num_submitted == 2 * 15  # all chunks were kept, and two searches for duplicates read them
     expected_stats = clean_corpora(recipe, tmp_path / "one")
     assert {name: item.num_kept for name, item in stats.items()} == {
         name: item.num_kept for name, item in expected_stats.items()
     }
     for name in ("first.tsv", "kept.tsv", "last.tsv"):
         assert StoreFolder(f"{url}/many").read(name) == (tmp_path / "one" / name).read_bytes()
-    assert StoreFolder(f"{url}/many.shards").read_if_exists("request.json") is None
+    assert not list((tmp_path / "cache" / "dragoman" / "outputs").iterdir())
     with pytest.raises(OutputError, match="exists already"):
         clean_on_cluster(remote, f"{url}/many", SerialExecutor())
 
@@ -113,39 +114,3 @@ def test_standard_input_is_refused(tmp_path: Path) -> None:
     recipe = make_recipe({"data": {"train": {"file": "-", "format": "tsv"}}})
     with pytest.raises(DataError, match="give a file with --cluster"):
         clean_on_cluster(recipe, tmp_path / "out", SerialExecutor())
-
-
-def test_partitions_find_exactly_the_repeated_rows(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    for rows_per_block in [1, 7, 10_000]:
-        for num_partitions in [1, 3, 256]:
-            with subtests.test(rows_per_block=rows_per_block, num_partitions=num_partitions):
-                tmp_path = tmp_path_factory.mktemp("case")
-                rng = random.Random(5)
-                shards = [
-                    [rng.choice("abcdefghijklmnopqrstuvwxyz") * rng.randint(1, 4) for _ in range(size)]
-                    for size in (40, 0, 1, 300)
-                ]
-                folder = StoreFolder(str(tmp_path))
-                for index, texts in enumerate(shards):
-                    folder.write(f"{index}", encode_digests(digest_sources(texts)))
-                find = FindRepeats(folder, ("0", "1", "2", "3"), (0, 40, 40, 41), rows_per_block)
-                bounds = [partition * 256 // num_partitions for partition in range(num_partitions + 1)]
-                repeated_rows: list[int] = []
-                for buckets in pairwise(bounds):
-                    contents, summary = find(buckets)
-                    rows = np.frombuffer(contents["rows"], dtype="<u8").tolist()
-                    assert rows == sorted(rows)
-                    assert summary == {"num_rows": len(rows)}
-                    repeated_rows += rows
-                texts = [text for shard in shards for text in shard]
-                expected = [row for row, text in enumerate(texts) if text in texts[:row]]
-                assert sorted(repeated_rows) == expected
-
-
-def test_reading_some_buckets_reads_only_their_rows(tmp_path: Path) -> None:
-    folder = StoreFolder(str(tmp_path))
-    digests = np.array([[255 << 56, 1], [3, 2], [7 << 56, 3], [5, 4]], dtype=np.uint64)
-    folder.write("shard", encode_digests(digests))
-    assert read_digests(folder, "shard", 0, 1)["row"].tolist() == [1, 3]
-    assert read_digests(folder, "shard", 1, 256)["row"].tolist() == [2, 0]
-    assert len(read_digests(folder, "shard", 8, 255)) == 0
