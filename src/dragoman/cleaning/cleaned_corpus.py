@@ -2,7 +2,7 @@
 
     files → Pairs → filtered chunks → NAME-00000.arrow, NAME-00001.arrow, … → mask of repeated rows
 
-A finished file has its statistics in a JSON file beside it. An interrupted run continues after the last chunk.
+A finished file has its statistics in a JSON file beside it. An interrupted run continues after the last finished file.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dragoman.cleaning.enabled_filters import PairFilter, build_filters
 from dragoman.cleaning.statistics import CleaningStats, apply_filters
 from dragoman.config import CleaningConfig, CorpusConfig, DataConfig, Direction, FilterName, Recipe
 from dragoman.errors import RecipeError
+from dragoman.formats.arrow_file import atomic_arrow_file
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import list_corpus_files, read_pairs
-from dragoman.formats.resumable_arrow import resumable_arrow_file
 from dragoman.formats.text import BYTE_COUNTER
 from dragoman.io.storage import write_json
 from dragoman.runtime.processes import MapFunction, map_in_processes
@@ -192,36 +192,28 @@ def clean_corpus(
     on_progress: ProgressCallback,
     map_items: MapFunction = map_in_processes,
 ) -> CleanedCorpus:
-    """Filter a corpus into files in `folder`, and continue after the chunks that are finished."""
+    """Filter a corpus into files in `folder`, and continue after the files that are finished."""
     finished = [] if corpus.reads_standard_input else _read_finished_records(folder, name)
     files = [folder / f"{name}-{number:05d}.arrow" for number in range(len(finished))]
     stats = CleaningStats.merge_all(CleaningStats.from_dict(record["stats"]) for record in finished)
     if finished and finished[-1]["is_last"]:
         return CleanedCorpus(name, files, stats)
     estimator = TotalEstimator(corpus, root)
-    results: Iterator[tuple[pa.RecordBatch, CleaningStats]] | None = None
-
-    def filter_after(num_read: int) -> Iterator[tuple[pa.RecordBatch, CleaningStats]]:
-        pairs = read_pairs(
-            corpus, root, source_language=filter_pipeline.source_language, target_language=filter_pipeline.target_language
-        )
-        chunks = split_into_chunks(islice(estimator.count(pairs), num_read, None), start_number=num_read + 1)
-        # The filter for empty sides alone is faster than sending the pairs to another process.
-        return map_items(filter_pipeline, chunks, num_processes=processes if len(filter_pipeline.filters) > 1 else 1)
-
+    if not stats.num_read:
+        on_progress(f"cleaning {name}", 0, None)
+    pairs = read_pairs(
+        corpus, root, source_language=filter_pipeline.source_language, target_language=filter_pipeline.target_language
+    )
+    chunks = split_into_chunks(islice(estimator.count(pairs), stats.num_read, None), start_number=stats.num_read + 1)
+    # The filter for empty sides alone is faster than sending the pairs to another process.
+    results = map_items(filter_pipeline, chunks, num_processes=processes if len(filter_pipeline.filters) > 1 else 1)
     is_last = False
     while not is_last:
         path = folder / f"{name}-{len(files):05d}.arrow"
-        with resumable_arrow_file(path, SCHEMA) as file:
-            file_stats = CleaningStats.merge_all(map(CleaningStats.from_dict, file.summaries))
-            if results is None:
-                num_read = stats.num_read + file_stats.num_read
-                if not num_read:
-                    on_progress(f"cleaning {name}", 0, None)
-                results = filter_after(num_read)
-            is_last = file_stats.num_read < PAIRS_PER_FILE
-            for batch, batch_stats in results if is_last else ():
-                file.append(batch, batch_stats.to_dict())
+        file_stats, is_last = CleaningStats(), True
+        with atomic_arrow_file(path, SCHEMA) as writer:
+            for batch, batch_stats in results:
+                writer.write_batch(batch)
                 file_stats = file_stats.merge(batch_stats)
                 on_progress(f"cleaning {name}", stats.num_read + file_stats.num_read, estimator.estimate())
                 if file_stats.num_read >= PAIRS_PER_FILE:

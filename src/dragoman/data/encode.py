@@ -6,7 +6,6 @@ import json
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import islice
@@ -22,7 +21,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.vocabulary import StructuredVocabulary
 from dragoman.data.tokenization.written_characters import WrittenCharacters
 from dragoman.errors import DataError
-from dragoman.formats.resumable_arrow import resumable_arrow_file
+from dragoman.formats.arrow_file import atomic_arrow_file
 from dragoman.io.storage import write_json
 from dragoman.runtime.processes import MapFunction, map_in_processes
 
@@ -253,18 +252,13 @@ def encode_corpus(
         else:
             pending_parts.append(part)
     batch_references = {part: list(cleaned_corpus.iter_batches(part)) for part in pending_parts}
-    results: Iterator[tuple[pa.RecordBatch, PairStats]] | None = None
+    pending = (reference for part in pending_parts for reference in batch_references[part])
+    results = map_items(encoder, pending, num_processes=num_workers)
     for part in pending_parts:
-        path = get_pair_file(folder, name, part)
-        with resumable_arrow_file(path, encoder.schema) as file:
-            stats, num_encoded = PairStats(), len(file.summaries)
-            for summary in file.summaries:
-                stats.add(PairStats.from_dict(summary))
-            if results is None:  # only the first pending file may have batches of an interrupted preparation
-                pending = (reference for pending_part in pending_parts for reference in batch_references[pending_part])
-                results = map_items(encoder, islice(pending, num_encoded, None), num_processes=num_workers)
-            for batch, batch_stats in islice(results, len(batch_references[part]) - num_encoded):
-                file.append(batch, asdict(batch_stats))
+        path, stats = get_pair_file(folder, name, part), PairStats()
+        with atomic_arrow_file(path, encoder.schema) as writer:
+            for batch, batch_stats in islice(results, len(batch_references[part])):
+                writer.write_batch(batch)
                 stats.add(batch_stats)
                 on_progress(f"encoding {cleaned_corpus.name}", total_stats.kept + stats.kept, len(cleaned_corpus))
         write_json(path.with_suffix(".json"), asdict(stats))
