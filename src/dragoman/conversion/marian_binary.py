@@ -69,13 +69,11 @@ class LexicalTable:
     """Content of a shortlist.
 
     num_frequent: number of tokens, the first of the vocabulary, that every batch may use
-    max_candidates: most candidates of one source token
     offset_V: index of each source token's first candidate, and behind them the number of all candidates
     candidates: target tokens of all source tokens
     """
 
     num_frequent: int
-    max_candidates: int
     offset_V: NDArray[np.int64]
     candidates: NDArray[np.int64]
 
@@ -187,4 +185,4 @@ def read_lexical_table(mapping: mmap.mmap, path: Path) -> LexicalTable:
             raise ValueError("more candidates of a token than it says")
     except (struct.error, ValueError) as error:
         raise damaged(path, f"is no binary shortlist of Marian, or is cut short ({error})") from None
-    return LexicalTable(num_frequent, max_candidates, offset_V.astype(np.int64), candidates.astype(np.int64))
+    return LexicalTable(num_frequent, offset_V.astype(np.int64), candidates.astype(np.int64))

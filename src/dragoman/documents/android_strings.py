@@ -25,7 +25,6 @@ from dragoman.documents.xml_units import (
     read_parts,
     write_content,
 )
-from dragoman.errors import DataError
 
 _TAG = r"""<[A-Za-z][^<>"'\\]*["'][^<>\\]*>"""  # of HTML, with quotation marks that need no backslash
 _MARK = re.compile(rf"""{_TAG}|[\\'"]""")
@@ -39,16 +38,8 @@ def parse_android_strings(content: bytes) -> Document:
     source = XmlSource(content, has_entities=True)
     units = UnitList(len(content))
     plurals: list[XmlPlace] = []
-    is_resources = False
-
-    def read_start(element: XmlElement) -> None:
-        nonlocal is_resources
-        is_resources = is_resources or element.name == "resources"
-        if not is_resources:
-            raise DataError(f"its first element is {element.name[:40]!r}; expected 'resources'", code="invalid-format")
-
     add = partial(_add_strings, source)
-    for element in source.iter_elements(("string", "string-array", "plurals"), read_start):
+    for element in source.iter_elements(("string", "string-array", "plurals"), root_name="resources"):
         if element.get_inherited("translatable") == "false":
             continue
         if element.name == "plurals":
@@ -105,7 +96,7 @@ def _add_string(units: UnitList, source: XmlSource, element: XmlElement, name: s
             ]
             markup = "".join(written)
         else:
-            markup = write_content(source, element, _encode(translation.text, tags, is_first=True, is_last=True))
+            markup = write_content(element, _encode(translation.text, tags, is_first=True, is_last=True))
         return [Edit(element.content_start, element.content_end, source.encode(markup))]
 
     units.add(Unit(name, text.text, text.markup, context=name, plural_form=quantity, key=name), write)

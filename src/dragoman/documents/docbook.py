@@ -53,17 +53,16 @@ def parse_docbook(content: bytes) -> Document:
     """Return the document of a DocBook file. Raises DataError for XML of another kind."""
     source = XmlSource(content, has_entities=True)
     units = UnitList(len(content))
-    root: XmlElement | None = None
     language = ""
     num_index_terms = 0
     restated: list[XmlElement] = []  # parts that state the language of the document
 
     def read_start(element: XmlElement) -> None:
-        nonlocal root, language, num_index_terms
-        if root is None:
-            root, language = element, get_stated_language(element)
-            if root.name not in _ROOTS:
-                problem = f"its first element is {root.name[:40]!r}"
+        nonlocal language, num_index_terms
+        if element.parent is None:
+            language = get_stated_language(element)
+            if element.name not in _ROOTS:
+                problem = f"its first element is {element.name[:40]!r}"
                 raise DataError(f"{problem}; expected one of DocBook, such as 'book'", code="invalid-format")
         elif (stated := get_stated_language(element)) and is_same_language(stated, language) and not _is_in_text(element):
             restated.append(element)
@@ -75,11 +74,11 @@ def parse_docbook(content: bytes) -> Document:
             units.read(source, element, partial(_add_blocks, source, numbers, language))
 
     def edit_language(translations: Mapping[str, UnitTranslation], new: str) -> list[Edit]:
-        if root is None or not new:
+        if not new:
             return []
         return [
             edit
-            for element in (root, *restated)
+            for element in (source.root, *restated)
             if (match := _START_TAG.match(source.get_markup(element.start, min(element.start + _MAX_START_TAG, len(content)))))
             for edit in edit_root(
                 source, replace(element, content_start=element.start + len(source.encode(match[0]))), language, new

@@ -62,7 +62,7 @@ def parse_epub(content: bytes) -> Document:
     for reader in readers:
         reader.read(units)
     contents = [name for name, kind in package.texts.items() if kind == _CONTENTS_TYPE and name in members.members]
-    roots = {name: _add_contents(units, members, name, package.language) for name in contents}
+    contents_sources = {name: _add_contents(units, members, name, package.language) for name in contents}
 
     def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         if not language or not translations:
@@ -71,9 +71,8 @@ def parse_epub(content: bytes) -> Document:
         yield from members.shift_edits(package.name, package.edit_language(source_language, language))
         for reader in readers:
             yield from members.shift_edits(reader.name, reader.edit_language(source_language, language))
-        for name, (source, root) in roots.items():
-            if root is not None:
-                yield from members.shift_edits(name, edit_root(source, root, source_language, language))
+        for name, source in contents_sources.items():
+            yield from members.shift_edits(name, edit_root(source, source.root, source_language, language))
 
     return units.make_document(
         content,
@@ -94,7 +93,6 @@ class _Package:
     languages: Sequence[XmlElement]
     titles: Sequence[XmlElement]
     spine: XmlElement | None
-    root: XmlElement | None
 
     @property
     def language(self) -> str:
@@ -116,9 +114,8 @@ class _Package:
                 tag = set_attribute(tag, _PROGRESSION, "")
             edits += [Edit(self.spine.start, self.spine.content_start, self.source.encode(tag))] if tag != old else []
         direction = get_direction(source_language) or "ltr"
-        for stated in (self.root, *self.titles):
-            if stated is not None:
-                edits += edit_tag(self.source, stated, source_language, language, direction)
+        for stated in (self.source.root, *self.titles):
+            edits += edit_tag(self.source, stated, source_language, language, direction)
         return edits
 
 
@@ -128,8 +125,7 @@ def _read_package(members: ZipMembers) -> _Package:
     source = members.read_xml(name)
     texts: dict[str, str] = {}
     elements: dict[str, list[XmlElement]] = {"language": [], "title": [], "spine": []}
-    starts: list[XmlElement] = []
-    for element in source.iter_elements(("item", *elements), lambda element: starts.append(element) if not starts else None):
+    for element in source.iter_elements(("item", *elements)):
         check_parts(len(texts) + sum(map(len, elements.values())))
         if element.name == "item":
             path = unquote(element.attributes.get("href", ""))
@@ -138,7 +134,7 @@ def _read_package(members: ZipMembers) -> _Package:
         else:
             elements[element.name].append(replace(element))  # the copy keeps its parts
     spine = elements["spine"][0] if elements["spine"] else None
-    return _Package(name, source, texts, elements["language"], elements["title"], spine, starts[0] if starts else None)
+    return _Package(name, source, texts, elements["language"], elements["title"], spine)
 
 
 def _find_package(members: ZipMembers) -> str:
@@ -157,10 +153,9 @@ def _list_encrypted(members: ZipMembers) -> set[str]:
     return {unquote(element.attributes.get("URI", "")) for element in references}
 
 
-def _add_contents(units: UnitList, members: ZipMembers, name: str, book_language: str) -> tuple[XmlSource, XmlElement | None]:
-    """Add the texts of the contents in the format of EPUB 2, and return the file and its first element."""
+def _add_contents(units: UnitList, members: ZipMembers, name: str, book_language: str) -> XmlSource:
+    """Add the texts of the contents in the format of EPUB 2, and return the file."""
     source = members.read_xml(name)
-    starts: list[XmlElement] = []
     numbers = count(1)
 
     def add(units: UnitList, element: XmlElement) -> None:
@@ -175,9 +170,9 @@ def _add_contents(units: UnitList, members: ZipMembers, name: str, book_language
             find_language(element, book_language),
         )
 
-    for element in source.iter_elements(("text",), lambda element: starts.append(element) if not starts else None):
+    for element in source.iter_elements(("text",)):
         units.read(source, element, add)
-    return source, starts[0] if starts else None
+    return source
 
 
 class _ChapterReader:
@@ -187,7 +182,6 @@ class _ChapterReader:
         self.members = members
         self.name = name
         self.source = members.read_xml(name)
-        self.root: XmlElement
         self.number = 0
         self.direction = "ltr"
         self._book_language = book_language
@@ -195,24 +189,19 @@ class _ChapterReader:
     @property
     def language(self) -> str:
         """Language that the chapter states; empty if it states none."""
-        return get_stated_language(self.root)
+        return get_stated_language(self.source.root)
 
     def read(self, units: UnitList) -> None:
         """Add the title and the texts of the body."""
-        starts: list[XmlElement] = []
-        elements = self.source.iter_elements(
-            _READ, lambda element: starts.append(element) if not starts else None, max_parts=MAX_CHAPTER_PARTS
-        )
-        for element in elements:
-            self.root = starts[0]
-            self.direction = self.root.attributes.get("dir") or element.attributes.get("dir") or "ltr"
+        for element in self.source.iter_elements(_READ, max_parts=MAX_CHAPTER_PARTS):
+            self.direction = self.source.root.attributes.get("dir") or element.attributes.get("dir") or "ltr"
             add_texts = self._add_texts
             for part in _iter_readings(element, _list_divided(element)):
                 units.read(self.source, part, add_texts)
-        self.root = starts[0]
-        if self.root.name != "html":
+        root = self.source.root
+        if root.name != "html":
             raise DataError(
-                f"{self.name[:80]}: its first element is {self.root.name[:40]!r}; expected 'html'", code="invalid-format"
+                f"{self.name[:80]}: its first element is {root.name[:40]!r}; expected 'html'", code="invalid-format"
             )
 
     def _add_texts(self, units: UnitList, element: XmlElement) -> None:
@@ -253,9 +242,9 @@ class _ChapterReader:
 
     def edit_language(self, source_language: str, language: str) -> list[Edit]:
         """Return the edits that make the chapter and its blocks state the language and its direction."""
-        if is_foreign(find_language(self.root, self._book_language), source_language):
+        if is_foreign(find_language(self.source.root, self._book_language), source_language):
             return []
-        edits = edit_root(self.source, self.root, source_language, language)
+        edits = edit_root(self.source, self.source.root, source_language, language)
         for part in self.source.iter_elements(_READ):
             for element in _iter_blocks(part, _list_divided(part)):
                 is_stating = bool(element.attributes.keys() & STATING_ATTRIBUTES)

@@ -56,15 +56,14 @@ class StatedLanguages:
     def read(cls, members: ZipMembers, name: str) -> StatedLanguages:
         """Return those of a member."""
         stated = cls(name, members.read_xml(name))
-        roots: list[XmlElement] = []
-        for group in stated.source.iter_elements(_GROUPS, lambda element: roots.append(element) if not roots else None):
+        for group in stated.source.iter_elements(_GROUPS):
             if group.name == "styles":
                 stated.styles = group
             elif group.name == "font-face-decls":
                 stated.place = group.end
             for element in group.descend():
                 stated._add(element)
-        stated.place = stated.place or roots[0].content_start
+        stated.place = stated.place or stated.source.root.content_start
         return stated
 
     def _add(self, element: XmlElement) -> None:

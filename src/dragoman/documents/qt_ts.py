@@ -20,7 +20,6 @@ from dragoman.documents.xml_units import (
     name_codes,
     read_parts,
 )
-from dragoman.errors import DataError
 from dragoman.languages import is_same_language
 from dragoman.text.inline_rules import COMMON_RULES
 
@@ -32,28 +31,23 @@ def parse_qt_ts(content: bytes) -> Document:
     """Return the document of a TS file. Raises DataError for other files."""
     source = XmlSource(content, has_entities=True)
     units = UnitList(len(content))
-    root: XmlElement | None = None
     context = ""
     numerus: list[XmlPlace] = []
 
     def read_start(element: XmlElement) -> None:
-        nonlocal root, context
+        nonlocal context
         if element.name == "context":
             context = ""
-        if root is None:
-            root = element
-            if element.name != "TS":
-                raise DataError(f"its first element is {element.name[:40]!r}; expected 'TS'", code="invalid-format")
 
-    for element in source.iter_elements(("name", "message"), read_start):
+    for element in source.iter_elements(("name", "message"), read_start, root_name="TS"):
         if element.name == "name":
             context = element.text[:MAX_ID]
         else:
-            language = root.attributes.get("language", "") if root is not None else ""
+            language = source.root.attributes.get("language", "")
             units.read(source, element, partial(_add_message, source, context, list_qt_forms(language)))
             if element.attributes.get("numerus") == "yes":
                 numerus.append(source.get_place(element))
-    assert root is not None  # a file without an element is not XML
+    root = source.root
     language = root.attributes.get("language", "")
 
     def edit_language(translations: Mapping[str, UnitTranslation], new: str) -> list[Edit]:

@@ -14,7 +14,6 @@ from locale import windows_locale
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.xml_spans import XmlElement, XmlSource
 from dragoman.documents.xml_units import TaggedText, UnitList, write_element_content
-from dragoman.errors import DataError
 from dragoman.text.inline_rules import InlineRules
 
 # Quotes of one kind hold none of the other between single ones, so that no text is read from many starts to its end.
@@ -29,16 +28,8 @@ def parse_resx(content: bytes) -> Document:
     """Return the document of a RESX file. Raises DataError for other files."""
     source = XmlSource(content, has_entities=True)
     units = UnitList(len(content))
-    is_root = False
-
-    def read_start(element: XmlElement) -> None:
-        nonlocal is_root
-        is_root = is_root or element.name == "root"
-        if not is_root:
-            raise DataError(f"its first element is {element.name[:40]!r}; expected 'root'", code="invalid-format")
-
     add = partial(_add_data, source)
-    for element in source.iter_elements(("data",), read_start):
+    for element in source.iter_elements(("data",), root_name="root"):
         units.read(source, element, add)
     return units.make_document(content, "resx")
 

@@ -58,7 +58,7 @@ def write_mark(source: XmlSource, mark: XmlElement, text: TaggedText, translatio
     """Return a segment with a translation. mark: the segment whose tag is written"""
     tag = source.get_markup(mark.start, mark.content_start)
     tag = tag.removesuffix("/>").rstrip() + ">" if mark.is_empty_tag else tag
-    markup = text.write(translation) if text.codes else write_content(source, mark, translation)
+    markup = text.write(translation) if text.codes else write_content(mark, translation)
     return f"{tag}{markup}</{get_tag_name(tag)}>"
 
 

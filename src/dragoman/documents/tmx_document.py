@@ -42,20 +42,15 @@ class _TmxPlace:
 def parse_tmx(content: bytes) -> Document:
     """Return the document of a TMX file. Raises DataError for other files, and for one with several target languages."""
     source = XmlSource(content)
-    root: XmlElement | None = None
     source_language = ""
 
     def read_start(element: XmlElement) -> None:
-        nonlocal root, source_language
-        if root is None:
-            root = element
-            if element.name != "tmx":
-                raise DataError(f"its first element is {element.name[:40]!r}; expected 'tmx'", code="invalid-format")
+        nonlocal source_language
         if element.name == "header":
             source_language = element.attributes.get("srclang", "").replace("*all*", "")
 
     languages: dict[str, None] = {}
-    for element in source.iter_elements(("tu",), read_start):
+    for element in source.iter_elements(("tu",), read_start, root_name="tmx"):
         languages |= dict.fromkeys(map(_get_language, element.find_all("tuv")))
         check_parts(len(languages))
     source_language = source_language or next(iter(languages), "")

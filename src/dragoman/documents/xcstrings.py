@@ -145,7 +145,7 @@ def _add_language(catalog: _StringCatalog, source_language: str, language: str) 
     for key in catalog.list_entries():
         path = ("strings", key, "localizations")
         if (*path, code) in catalog.places:
-            yield from _add_forms(catalog, (*path, code), key, source_language, language)
+            yield from _add_forms(catalog, (*path, code), key, language)
             continue
         start, end = catalog.places.get((*path, source_language), (0, 0))
         try:
@@ -159,7 +159,7 @@ def _add_language(catalog: _StringCatalog, source_language: str, language: str) 
             yield _insert(catalog, path[:2], {"localizations": {code: added}})
 
 
-def _add_forms(catalog: _StringCatalog, path: Path, key: str, source_language: str, language: str) -> Iterator[Edit]:
+def _add_forms(catalog: _StringCatalog, path: Path, key: str, language: str) -> Iterator[Edit]:
     """Yield the edits that add the missing plural forms of a language to the texts that it has."""
     plurals: dict[_Variation, set[str]] = {}
     for variation in catalog.list_texts(key, path[-1]):

@@ -29,7 +29,6 @@ from dragoman.documents.xml_units import (
     read_parts,
     write_content,
 )
-from dragoman.errors import DataError
 from dragoman.formats.xliff import find_version
 from dragoman.languages import get_language, is_same_language
 
@@ -67,14 +66,13 @@ class _XliffPlace:
 def parse_xliff(content: bytes) -> Document:
     """Return the document of an XLIFF file. Raises DataError for other files and other versions."""
     source = XmlSource(content, has_entities=True)
-    root: XmlElement | None = None
     version = ""
     files: list[XmlElement] = []
 
     def read_start(element: XmlElement) -> None:
-        nonlocal root, version
-        if root is None:
-            root, version = element, _read_version(element)
+        nonlocal version
+        if element.parent is None:
+            version = find_version(element.attributes.get("version", ""), element.namespace)
         if element.name == "file":
             files.append(element)
             check_parts(len(files))
@@ -89,7 +87,7 @@ def parse_xliff(content: bytes) -> Document:
     units = UnitList(len(content))
     segments: dict[str, tuple[XmlPlace, int]] = {}
     without_target: dict[str, tuple[XmlPlace, str, TaggedText]] = {}
-    for element in source.iter_elements(("trans-unit", "unit"), read_start):
+    for element in source.iter_elements(("trans-unit", "unit"), read_start, root_name="xliff"):
         if element.get_inherited("translate") == "no":
             continue
         num_before = len(units.units)
@@ -101,7 +99,7 @@ def parse_xliff(content: bytes) -> Document:
             place, marks = source.get_place(element), list_marks(element.find("seg-source"))
             for unit, (number, mark) in zip(units.units[num_before:], marks.items(), strict=True):
                 without_target[unit.id] = place, number, name_codes(_read(source, mark))
-    assert root is not None  # a file without an element is not XML
+    root = source.root
     languages = [root.attributes.get(name, "") for name in ("srcLang", "trgLang")]
     if not any(languages) and files:
         # Files of several languages in one have no common one, and each text states its own.
@@ -136,12 +134,6 @@ def _edit_language(source: XmlSource, element: XmlElement, name: str, language: 
         return []
     tag = set_attribute(source.get_markup(element.start, element.content_start), name, language)
     return [Edit(element.start, element.content_start, source.encode(tag))]
-
-
-def _read_version(element: XmlElement) -> str:
-    if element.name != "xliff":
-        raise DataError(f"its first element is {element.name[:40]!r}; expected 'xliff'", code="invalid-format")
-    return find_version(element.attributes.get("version", ""), element.namespace)
 
 
 def _get_file_name(files: list[XmlElement]) -> str:
@@ -290,7 +282,7 @@ def _write_target(source: XmlSource, place: _XliffPlace, translation: UnitTransl
     for key, value in attributes.items():
         start_tag = set_attribute(start_tag, key, value)
     has_codes = bool(place.text.codes)
-    markup = place.text.write(translation.text) if has_codes else write_content(source, place.source, translation.text)
+    markup = place.text.write(translation.text) if has_codes else write_content(place.source, translation.text)
     return Edit(*span, source.encode(f"{indent}{start_tag}{markup}</{name}>"))
 
 

@@ -163,6 +163,7 @@ class XmlSource:
         self._has_entities = has_entities
         start = content[:_CHUNK_BYTES]
         self.encoding = _detect_encoding(start)
+        self._root: XmlElement | None = None
         self._parent_start = -1
         self._parents: tuple[tuple[int, int], ...] = ()
         self._fragments: _FragmentReader | None = None
@@ -196,11 +197,13 @@ class XmlSource:
         names: Collection[str],
         on_start: Callable[[XmlElement], None] | None = None,
         *,
+        root_name: str = "",
         max_parts: int = MAX_PARTS,
     ) -> Iterator[XmlElement]:
         """Yield each element with one of these local names, outside another of them, with all that is in it.
 
         on_start: function that reads the attributes of every element, in the order of the file
+        root_name: local name that the first element has to have; empty for any
         max_parts: most elements, attributes and texts within such an element
 
         Memory holds one such element at a time: its content goes when the next one is asked for. Raises DataError for a file
@@ -220,6 +223,9 @@ class XmlSource:
             # What expat has not read yet, it reads again: a chunk of that length at least keeps the time linear.
             end = min(start + max(_CHUNK_BYTES, start - reader.get_token_start()), limit + 1)
             reader.read(self.content[start:end])
+            self._root = reader.root
+            if self._root is not None and root_name and self._root.name != root_name:
+                raise DataError(f"its first element is {self._root.name[:40]!r}; expected {root_name!r}", code="invalid-format")
             check_elements(reader.num_elements, len(self.content))
             for element in reader.take_complete():
                 yield element
@@ -228,6 +234,12 @@ class XmlSource:
         reader.read(b"", is_last=True)
         reader.end_last(len(self.content))
         yield from reader.take_complete()
+
+    @property
+    def root(self) -> XmlElement:
+        """Attributes and start tag of the first element, once `iter_elements` has yielded another one, or ended."""
+        assert self._root is not None  # a file without an element is not XML
+        return self._root
 
     def get_place(self, element: XmlElement) -> XmlPlace:
         """Return the place of an element that `iter_elements` yields."""
@@ -331,6 +343,7 @@ class _TreeReader:
         self.parser = expat.ParserCreate(None if encoding.startswith("utf-16-") else encoding, " ")
         self.names = names
         self.offset = 0  # of the place in the file from the place in what the parser was given
+        self.root: XmlElement | None = None
         self._on_start = on_start
         self._max_parts = max_parts
         self._has_entities = has_entities
@@ -423,6 +436,8 @@ class _TreeReader:
         namespace, local_name = self._names.get(name) or self._names.setdefault(name, _split_name(name))
         parent = self._open[-1][0] if self._open else None
         element = XmlElement(local_name, namespace, _read_attributes(attributes), position, parent)
+        if parent is None:
+            self.root = element
         if self._on_start is not None:
             self._events.append((True, element))
         if self._outermost is not None:

@@ -274,7 +274,7 @@ def write_pieces(
     return [Edit(start, end, source.encode("".join(output))) for start, end, output in zip(starts, ends, outputs, strict=True)]
 
 
-def write_content(source: XmlSource, element: XmlElement, text: str) -> str:
+def write_content(element: XmlElement, text: str) -> str:
     """Return a plain text as the content of an element: in a CDATA section if the element has its whole text in one."""
     texts = [part for part in element.parts if isinstance(part, XmlText)]
     if texts and all(part.is_cdata or not part.text.strip() for part in texts) and any(part.is_cdata for part in texts):
@@ -285,7 +285,7 @@ def write_content(source: XmlSource, element: XmlElement, text: str) -> str:
 
 def write_element_content(source: XmlSource, element: XmlElement, text: str) -> list[Edit]:
     """Return the edit that gives an element this text."""
-    markup = write_content(source, element, text)
+    markup = write_content(element, text)
     if not element.is_empty_tag:
         return [Edit(element.content_start, element.content_end, source.encode(markup))]
     tag = source.get_markup(element.start, element.end).removesuffix("/>").rstrip()

@@ -13,6 +13,7 @@ from dragoman.inference.backends.protocol import SUPPORTED, Backend, BackendRequ
 from dragoman.inference.backends.select import BACKENDS, build_inference_model, choose_backend
 from dragoman.inference.backends.support_table import (
     BASE_REQUESTS,
+    BASE_TRAITS,
     FEATURES,
     SEARCHES,
     compute_support,
@@ -94,11 +95,7 @@ def test_table_agrees_with_chosen_gpu_backend(feature: str) -> None:
 
 def test_traits_of_models_match_the_table() -> None:
     for feature in MODEL_KEYS:
-        traits, changed = ModelTraits.from_config(make_model(feature).config), FEATURES[feature]["traits"]
-        assert (traits.has_pointer, traits.has_window) == (changed.has_pointer, changed.has_window)
-        assert (traits.activation == "geglu") == (changed.activation == "geglu")
-        assert (traits.num_heads > 16) == (changed.num_heads > 16)
-        assert any(width % 16 for width in traits.widths) == any(width % 16 for width in changed.widths)
+        assert ModelTraits.from_config(make_model(feature).config) == FEATURES[feature].get("traits", BASE_TRAITS)
 
 
 def test_searches_of_converted_models_are_native() -> None:

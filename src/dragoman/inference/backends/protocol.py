@@ -86,22 +86,13 @@ class ModelTraits:
     """Properties of a model on which the choice of a back end depends.
 
     has_pointer: the decoder reads the source's next word, as a parser's does
-    has_window: a stack attends to nearby positions only
-    widths: d_model and d_ff
-    activation: activation of the feed-forward networks
-    has_output_bias: the logits have a bias
     has_unusual_layers: layers differ from the paper's, such as recurrent ones
     is_compiled: these layers are those of a hook that the compiled back end computes
     has_ssru: decoder layers have an SSRU in the place of self-attention
     reads_tokens: the encoder reads token ids, and no spectrogram
     """
 
-    has_pointer: bool
-    has_window: bool
-    num_heads: int
-    widths: tuple[int, ...]
-    activation: str = "relu"
-    has_output_bias: bool = False
+    has_pointer: bool = False
     has_unusual_layers: bool = False
     is_compiled: bool = False
     has_ssru: bool = False
@@ -117,11 +108,6 @@ class ModelTraits:
         """Return the traits of models with this configuration."""
         return cls(
             has_pointer=config.pointer,
-            has_window=config.attention_window is not None,
-            num_heads=config.num_heads,
-            widths=(config.d_model, config.d_ff),
-            activation=config.activation,
-            has_output_bias=config.output_bias,
             has_unusual_layers=bool(config.find_unusual_layers()),
             is_compiled=config.compiled_extension is not None,
             has_ssru=config.has_ssru,

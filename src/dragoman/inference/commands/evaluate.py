@@ -46,8 +46,6 @@ from dragoman.io.json_fields import OPTIONAL
 from dragoman.runtime.counts import format_count, format_perplexity
 
 if TYPE_CHECKING:
-    from dragoman.evaluation.bootstrap import SystemComparison
-    from dragoman.evaluation.metrics import Score
     from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
 

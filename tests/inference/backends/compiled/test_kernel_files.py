@@ -19,7 +19,7 @@ from dragoman.inference.backends.compiled.kernel_files import LIST_FILE, KernelF
 from dragoman.inference.backends.protocol import BackendRequest, ModelTraits, SupportStatus
 from dragoman.inference.backends.select import choose_backend
 
-REQUEST = BackendRequest("cpu", "int8", ModelTraits(has_pointer=False, has_window=False, num_heads=8, widths=(512, 2048)))
+REQUEST = BackendRequest("cpu", "int8", ModelTraits())
 DAMAGE = "is missing or damaged; install dragoman again by pip install --force-reinstall dragoman"
 
 pytestmark = pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
