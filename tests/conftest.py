@@ -21,9 +21,12 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
+import dragoman
+from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import Recipe
 from dragoman.errors import TRAINING_LIBRARIES
 from dragoman.inference.backends.compiled.kernel_files import KernelFileError, read_list
+from dragoman.inference.translator import Translator
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, LineTimer
 from python_imports import find_imports
@@ -130,6 +133,17 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def bundle(trained: Path) -> Path:
     return trained / "bundle"
+
+
+@pytest.fixture(scope="module")
+def trained_bundle(bundle: Path) -> Bundle:
+    return load_bundle(bundle)
+
+
+@pytest.fixture(scope="module")
+def translator(bundle: Path, one_core: None) -> Translator:
+    """Return the translator of the bundle in float32 on the CPU."""
+    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import dragoman
 from dragoman import Translator
 from dragoman.bundle import BundleMetadata, load_bundle
 from dragoman.cli.main import cli
@@ -77,11 +76,6 @@ def test_alignment_error_rate_matches_closed_form() -> None:
     assert (empty.precision, empty.recall, empty.error_rate) == (1, 1, 0)
     wrong = score_alignments([{(0, 0)}], [{(0, 1)}])
     assert (wrong.precision, wrong.recall, wrong.error_rate) == (0, 0, 1)
-
-
-@pytest.fixture(scope="module")
-def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
 
 
 def test_best_alignment_head_is_chosen(bundle: Path) -> None:

@@ -710,9 +710,8 @@ def test_recipe_error_has_code(subtests: pytest.Subtests, tmp_path_factory: pyte
             path = tmp_path / "r.toml"
             if content is not None:
                 path.write_text(content)
-            with pytest.raises(RecipeError) as caught:
+            with raises_code(code):
                 read_recipe(path, overrides)
-            assert caught.value.code == code
 
 
 # --- corpora and mixtures ---------------------------------------------------------------------------------------------

@@ -46,13 +46,12 @@ from dragoman.errors import (
     DragomanError,
     MissingDependencyError,
     OutputError,
-    RecipeError,
     RunError,
     WorkerLostError,
 )
 from dragoman.formats.pair import Pair
 from dragoman.formats.tsv import read_aligned, read_tsv
-from expected_errors import error_message
+from expected_errors import error_message, raises_code
 
 # A small language: each word has two consonants and two vowels, which give at least VOCAB_SIZE pieces.
 WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]
@@ -1199,9 +1198,8 @@ def test_empty_corpus_raises_before_tokenizer_training(text: Path) -> None:
 
 
 def test_recipe_without_corpus_raises(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError) as caught:
+    with raises_code("missing-key"):
         prepare(make_recipe({}), tmp_path / "data")
-    assert caught.value.code == "missing-key"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from document_checks import check_document
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents.android_strings import parse_android_strings
 from dragoman.documents.document import UnitTranslation, write_document
-from expected_errors import raises_code
 
 RESOURCES = rb"""<?xml version="1.0" encoding="utf-8"?>
 <!-- Copyright -->
@@ -80,12 +78,6 @@ def test_tags_keep_their_quotation_marks() -> None:
         text = document.units[0].source.replace("It's", "C'est").replace("now", '"ici"')
         expected = content.replace(b"It\\'s", b"C\\'est").replace(b"now", rb"\"ici\"")
         assert write_document(document, {"a": UnitTranslation(text)}) == expected
-
-
-@pytest.mark.parametrize("content", [b"<a/>", b"<resources>", b"", b"PK\x03\x04"])
-def test_other_files_are_refused(content: bytes) -> None:
-    with raises_code("invalid-format"):
-        parse_android_strings(content)
 
 
 def test_entities_stay_references() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.formats import get_parser
-from expected_errors import raises_code
 
 FILES = {
     "a.po": 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "Open"\nmsgstr ""\n',
@@ -54,8 +53,3 @@ def test_pages_are_read_as_browsers_read_them(head: str, encoding: str) -> None:
     assert [unit.source for unit in document.units] == [f"{text} for all"]
     content = write_document(document, {document.units[0].id: UnitTranslation(f"für {text}" if "日" not in text else text)})
     assert text.encode(encoding) in content
-
-
-def test_unknown_encoding_of_a_page_is_refused() -> None:
-    with raises_code("invalid-encoding"):
-        get_parser("a.html")(b'<meta charset="rot13"><p>text</p>')

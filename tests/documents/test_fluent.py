@@ -9,7 +9,6 @@ from dragoman.documents.document import UnitTranslation, add_plural_forms, check
 from dragoman.documents.fluent import parse_ftl
 from dragoman.documents.reading import ended_by
 from dragoman.documents.translate_document import DocumentOptions, translate_document
-from expected_errors import raises_code
 
 FILE = """\
 # A comment
@@ -90,12 +89,6 @@ def test_line_that_would_be_syntax_is_a_placeable() -> None:
     translations = {"0": UnitTranslation("One\n[two]\n.three\n*four"), "1": UnitTranslation("[x] y")}
     written = write_document(document, translations).decode()
     assert written == 'a = One\n    {"["}two]\n    {"."}three\n    {"*"}four\nb = [x] y\n'
-
-
-def test_other_content_is_refused() -> None:
-    for content in (b"", b"# only a comment\n", b"no entry here\n", b"a = b\n}\n"):
-        with raises_code("invalid-format"):
-            parse_ftl(content)
 
 
 def test_written_texts_are_read_again() -> None:

@@ -109,24 +109,6 @@ def test_any_text_reads_as_written(text: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (b"", "invalid-format"),
-        (b"just text", "invalid-format"),
-        (b"PK\x03\x04", "invalid-format"),
-        (b"<?xml version='1.0'?><svg></svg>", "invalid-format"),
-        (b"{% if a %}<p>text</p>{% endif %}", "invalid-format"),
-        (b"<html>\xff", "invalid-encoding"),
-        (b'<meta charset="hex"><p>a', "invalid-encoding"),
-    ],
-)
-def test_other_content_is_refused(content: bytes, code: str) -> None:
-    with pytest.raises(DataError) as caught:
-        html_file.parse(content)
-    assert caught.value.code == code
-
-
-@pytest.mark.parametrize(
     "page",
     [
         "<p>Use <code>{% if x %}</code> here.</p>",

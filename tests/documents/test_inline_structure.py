@@ -128,7 +128,7 @@ def test_codes_stay_in_every_format(name: str) -> None:
     assert losses == []
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [pytest.param(name, marks=[pytest.mark.slow] * (name == "capitals")) for name in MODELS])
 def test_no_model_loses_or_doubles_a_code(model: str) -> None:
     losses = []
     for style in STYLES:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dragoman.documents import markdown
 from dragoman.documents.document import UnitTranslation, check_written, write_document
 from dragoman.documents.translate_document import DocumentOptions, translate_document
-from dragoman.errors import DataError
 
 PAGE = r"""---
 layout: Kept
@@ -184,16 +183,6 @@ def test_any_markup_obeys_the_laws(pieces: list[str]) -> None:
     content = "".join(pieces).encode()
     document = markdown.parse(content)
     assert write_document(document, {}) == content
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [(b"<!DOCTYPE html><p>a", "invalid-format"), (b"a\0b", "invalid-format"), (b"\xff\xfe\xfd", "invalid-encoding")],
-)
-def test_other_content_is_refused(content: bytes, code: str) -> None:
-    with pytest.raises(DataError) as caught:
-        markdown.parse(content)
-    assert caught.value.code == code
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dragoman.documents import plain_text
 from dragoman.documents.document import UnitTranslation, write_document
-from dragoman.errors import DataError
 
 TEXT = """TITLE
 
@@ -63,10 +62,3 @@ def test_translation_is_wrapped_with_its_indent() -> None:
 def test_any_text_obeys_the_laws(paragraphs: list[str], width: int) -> None:
     content = "\n\n".join(textwrap.fill(paragraph, width) for paragraph in paragraphs).encode()
     check_laws(plain_text.parse, content, lambda text: f"Ŧext {text} end")
-
-
-@pytest.mark.parametrize(("content", "code"), [(b"a\0b", "invalid-format"), (b"\xffa", "invalid-encoding")])
-def test_other_content_is_refused(content: bytes, code: str) -> None:
-    with pytest.raises(DataError) as caught:
-        plain_text.parse(content)
-    assert caught.value.code == code

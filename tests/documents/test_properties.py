@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dragoman.documents.document import Document, UnitTranslation, check_written, write_document
 from dragoman.documents.properties import parse_properties, parse_strings
-from dragoman.errors import DataError
 
 PROPERTIES = r"""# a comment = x
 ! another
@@ -65,19 +64,3 @@ def test_any_text_reads_as_written(text: str, parse: Callable[[bytes], Document]
     document = parse((PROPERTIES if parse is parse_properties else STRINGS).encode())
     translations = {document.units[1].id: UnitTranslation(f"{text}x{text}")}
     check_written(document, translations, write_document(document, translations), parse)
-
-
-@pytest.mark.parametrize(
-    ("parse", "content", "code"),
-    [
-        (parse_properties, b"= value", "invalid-format"),
-        (parse_properties, b"a\0b", "invalid-format"),
-        (parse_strings, b"", "invalid-format"),
-        (parse_strings, b'"a" = "b"', "invalid-format"),
-        (parse_strings, b"\xff", "invalid-encoding"),
-    ],
-)
-def test_other_content_is_refused(parse: Callable[[bytes], Document], content: bytes, code: str) -> None:
-    with pytest.raises(DataError) as caught:
-        parse(content)
-    assert caught.value.code == code

@@ -8,7 +8,6 @@ from document_checks import check_document
 
 from dragoman.documents.document import UnitTranslation, add_plural_forms, write_document
 from dragoman.documents.stringsdict import parse_stringsdict
-from expected_errors import raises_code
 
 FILE = b"""<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
@@ -50,9 +49,3 @@ def test_forms_of_the_language_are_added() -> None:
         name: f"<{name}>" for name in ("one", "few", "many", "other")
     }
     assert add_plural_forms(parse_stringsdict(FILE), parse_stringsdict, "de").content == FILE
-
-
-def test_other_content_is_refused() -> None:
-    for content in (b"<plist><dict><key>a</key><string>b</string></dict></plist>", b"<a/>"):
-        with raises_code("invalid-format"):
-            parse_stringsdict(content)

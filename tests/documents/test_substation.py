@@ -14,7 +14,6 @@ from document_laws import check_laws
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.substation import parse_ass
 from dragoman.documents.translate_document import DocumentOptions, translate_document
-from expected_errors import raises_code
 
 FILE = r"""[Script Info]
 ; A comment
@@ -71,19 +70,6 @@ def test_each_line_of_a_dialogue_is_a_text() -> None:
 def test_sentence_goes_on_in_the_next_event_of_its_style() -> None:
     content = FILE.replace(r"{\an8}This is, {\i1}really{\i0}, a sentence\Nthat goes", "This goes").encode()
     assert parse_ass(content).sentence_groups == (("0", "1"),)
-
-
-def test_other_content_is_refused() -> None:
-    head = "[Events]\nFormat: Start, End, Text\n"
-    for text in (
-        "1\n00:00:01,000 --> 00:00:02,000\nText\n",
-        "[Events]\nFormat: Start, Text, End\n",
-        "[Events]\nDialogue: 0:00:01.00,0:00:02.00,Text\n",
-        f"{head}Dialogue: 0:00:01.00,later,Text\n",
-        f"{head}Dialogue: 0:00:01.00\n",
-    ):
-        with raises_code("invalid-format"):
-            parse_ass(text.encode())
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from dragoman.documents.cue_text import split_for_cues
 from dragoman.documents.document import UnitTranslation, check_written, write_document
 from dragoman.documents.subtitles import LINE_LENGTH, break_lines, parse_srt, parse_vtt
 from dragoman.documents.translate_document import DocumentOptions, translate_document
-from dragoman.errors import DataError
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500
@@ -134,24 +133,6 @@ def test_any_text_reads_as_written(text: str, is_vtt: bool) -> None:
     document = parse(content)
     translations = {"1": UnitTranslation(f"{text} & {text} <x> e")}
     check_written(document, translations, write_document(document, translations), parse)
-
-
-@pytest.mark.parametrize(
-    ("parse", "content", "code"),
-    [
-        (parse_srt, b"", "invalid-format"),
-        (parse_srt, b"a text\n", "invalid-format"),
-        (parse_srt, b"\x81\x8d", "invalid-encoding"),
-        (parse_srt, SRT.replace("This is a sentence", "这是一个句子" * 40).encode("gb2312", "ignore"), "invalid-encoding"),
-        (parse_vtt, SRT.encode(), "invalid-format"),
-        (parse_vtt, b"WEBVTT\n\xff", "invalid-encoding"),
-    ],
-)
-def test_other_content_is_refused(parse: object, content: bytes, code: str) -> None:
-    assert callable(parse)
-    with pytest.raises(DataError) as caught:
-        parse(content)
-    assert caught.value.code == code
 
 
 VTT_CUES = {

@@ -17,6 +17,7 @@ from zip_files import make_package
 import dragoman
 from dragoman.documents.command import translate_file
 from dragoman.errors import DataError, OutputError
+from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -98,9 +99,8 @@ def test_file_is_translated_from_python(bundle: Path, catalog: Path, tmp_path: P
         (catalog, "output-is-input"),
         (tmp_path / "b.txt", "invalid-output"),
     ):
-        with pytest.raises(OutputError) as caught:
+        with raises_code(code):
             dragoman.translate_file(translator, catalog, output)
-        assert caught.value.code == code
 
 
 def test_refused_file_leaves_the_others(bundle: Path, catalog: Path, tmp_path: Path) -> None:

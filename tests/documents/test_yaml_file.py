@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dragoman.documents import yaml_file
 from dragoman.documents.document import UnitTranslation, check_written, write_document
-from dragoman.errors import DataError
 
 FILE = """# a comment
 en:
@@ -94,25 +93,6 @@ def test_any_text_reads_as_written(text: str, number: int) -> None:
     document = yaml_file.parse(FILE.encode())
     translations = {document.units[number].id: UnitTranslation(f"{text}x{text}")}
     check_written(document, translations, write_document(document, translations), yaml_file.parse)
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (b"", "invalid-format"),
-        (b"just a text", "invalid-format"),
-        (b"a: [", "invalid-format"),
-        (b"a: b\n c: d\n", "invalid-format"),
-        (b"a: \x01", "invalid-format"),
-        (b"a: \xff", "invalid-encoding"),
-        (b"- " * 300 + b"a", "invalid-format"),
-        (b"[" * 1500, "invalid-format"),
-    ],
-)
-def test_other_content_is_refused(content: bytes, code: str) -> None:
-    with pytest.raises(DataError) as caught:
-        yaml_file.parse(content)
-    assert caught.value.code == code
 
 
 def test_anchor_may_be_set_again() -> None:

@@ -158,6 +158,7 @@ def test_path_with_a_degenerate_repetition_is_marked() -> None:
     assert not merge([4, 5, 6, 7], window=8).has_repetition
 
 
+@pytest.mark.slow
 def test_model_learns_to_copy() -> None:
     """100 random sequences that it has not seen, of one to five tokens, with neighbors that may be equal."""
     model, generator = build(d_model=32, d_ff=64), random.Random(0)

@@ -18,7 +18,6 @@ from dragoman import Translator
 from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.cli.main import cli
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.evaluation.metrics import bleu
 from dragoman.experiments.reranking.reranking import (
     Reranker,
@@ -32,6 +31,7 @@ from dragoman.experiments.reranking.reranking import (
 from dragoman.experiments.reranking.tuning import select_best, tune_weights
 from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights
+from expected_errors import raises_code
 from tiny_runs import WORDS
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -121,9 +121,8 @@ def test_tuning_of_two_weights_beats_each_alone() -> None:
 
 @pytest.mark.parametrize(("candidates", "references"), [([["a"]], []), ([], []), ([[]], ["a"])])
 def test_tuning_needs_a_candidate_and_a_reference(candidates: list[list[str]], references: list[str]) -> None:
-    with pytest.raises(DataError) as error:
+    with raises_code("length-mismatch"):
         tune_weights(candidates, [np.ones((1, 2))] * len(candidates), references, [[0.0]])
-    assert error.value.code == "length-mismatch"
 
 
 def test_candidates_have_forced_log_probs(forward: Translator, reverse: Translator) -> None:
@@ -148,15 +147,13 @@ def test_words_are_reversed() -> None:
 
 
 def test_model_of_same_direction_is_no_reverse_model(forward: Translator) -> None:
-    with pytest.raises(BundleError) as error:
+    with raises_code("wrong-task"):
         Reranker(forward, reverse=forward)
-    assert error.value.code == "wrong-task"
 
 
 def test_reranking_needs_second_model(forward: Translator) -> None:
-    with pytest.raises(RecipeError) as error:
+    with raises_code("missing-key"):
         Reranker(forward)
-    assert error.value.code == "missing-key"
 
 
 def test_wrong_weights_are_an_error(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -165,15 +162,13 @@ def test_wrong_weights_are_an_error(subtests: pytest.Subtests, tmp_path_factory:
             tmp_path = tmp_path_factory.mktemp("case")
             path = tmp_path / "weights.json"
             path.write_text(text, encoding="utf-8")
-            with pytest.raises(DataError) as error:
+            with raises_code("invalid-format"):
                 read_weights(path)
-            assert error.value.code == "invalid-format"
 
 
 def test_missing_weights_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
+    with raises_code("file-not-found"):
         read_weights(tmp_path / "none.json")
-    assert error.value.code == "file-not-found"
 
 
 def test_weights_survive_writing(tmp_path: Path) -> None:

@@ -98,11 +98,6 @@ def random_bundle(base: Bundle, variant: str) -> Bundle:
     )
 
 
-@pytest.fixture(scope="module")
-def trained_bundle(bundle: Path) -> Bundle:
-    return load_bundle(bundle)
-
-
 def random_sources(bundle: Bundle, count: int) -> list[list[int]]:
     """Return source ids of several lengths."""
     rng = torch.Generator().manual_seed(7)

@@ -39,11 +39,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def trained_bundle(bundle: Path) -> Bundle:
-    return load_bundle(bundle)
-
-
 def random_bundle(base: Bundle, **settings: Any) -> Bundle:
     """Return a model with random weights: none is zero or one, which could hide an error."""
     document = {
@@ -95,7 +90,7 @@ def save(bundle: Bundle, path: Path) -> Path:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("method", ["greedy", "beam"])
+@pytest.mark.parametrize("method", [pytest.param("greedy", marks=pytest.mark.slow), "beam"])
 def test_texts_are_equal(method: str, trained_bundle: Bundle, corpus: Path, tmp_path: Path) -> None:
     """Compare outputs that end by themselves; at the length limit, transformers counts a cut hypothesis as finished."""
     bundle = random_bundle(trained_bundle, output_bias=True, decoder_start_token="bos")

@@ -49,11 +49,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def trained_bundle(bundle: Path) -> Bundle:
-    return load_bundle(bundle)
-
-
 def random_bundle(base: Bundle, preset: str, **settings: Any) -> Bundle:
     """Return a model with random weights: none is zero or one, which could hide an error."""
     joint = settings.get("tie_embeddings", "all") in ("all", "inputs")
@@ -111,7 +106,7 @@ def test_logits_of_each_step_are_equal(variant: str, trained_bundle: Bundle, tmp
     check_logits(bundle, tmp_path / "out")
 
 
-@pytest.mark.parametrize("variant", ["modern", "student", "grouped heads"])
+@pytest.mark.parametrize("variant", ["modern", pytest.param("student", marks=pytest.mark.slow)])
 def test_int8_matrices_compute_in_float32(variant: str, trained_bundle: Bundle, tmp_path: Path) -> None:
     """The logits are those of the rounded matrices, from a bundle with float32 matrices and from one with int8 matrices."""
     pytest.importorskip("onnx", reason="writes the graphs with onnx: dragoman[onnx]")

@@ -19,11 +19,12 @@ from click.testing import CliRunner
 import dragoman
 from dragoman.cli.main import cli
 from dragoman.config import make_recipe
-from dragoman.errors import DataError, MissingDependencyError, RecipeError
+from dragoman.errors import MissingDependencyError
 from dragoman.evaluation.bootstrap import compare_resampled, resample_mean
 from dragoman.evaluation.metrics import Score, sentence_chrf
 from dragoman.inference import comet as comet_module
 from dragoman.inference.comet import CometScorer, load_comet
+from expected_errors import raises_code
 from tiny_runs import WORDS
 
 needs_comet = pytest.mark.skipif(find_spec("comet") is None, reason="unbabel-comet is not installed")
@@ -87,15 +88,12 @@ def test_system_score_is_mean_in_percent(scorer: CometScorer) -> None:
 
 
 def test_wrong_lists_are_an_error(scorer: CometScorer) -> None:
-    with pytest.raises(DataError) as error:
+    with raises_code("length-mismatch"):
         scorer.score(["a"], ["b", "c"], ["d"])
-    assert error.value.code == "length-mismatch"
-    with pytest.raises(DataError) as error:
+    with raises_code("invalid-argument"):
         scorer.score(["a"], ["b"])
-    assert error.value.code == "invalid-argument"
-    with pytest.raises(DataError) as error:
+    with raises_code("invalid-argument"):
         CometScorer("qe", ChrfRegressor(needs_references=False), torch.device("cpu")).pairwise("a", ["b", "c"])
-    assert error.value.code == "invalid-argument"
 
 
 def test_equal_systems_have_p_value_1() -> None:
@@ -124,16 +122,14 @@ def test_minimum_bayes_risk_by_comet(bundle: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("options", [{"mbr": "comet"}, {"mbr": "chrf", "mbr_model": "model"}, {"mbr_model": "model"}])
 def test_comet_and_its_model_go_together(bundle: Path, options: dict[str, Any]) -> None:
     translator = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-    with pytest.raises(RecipeError) as error:
+    with raises_code("invalid-recipe"):
         translator.translate(["red"], beam_size=4, **options)
-    assert error.value.code == "invalid-recipe"
 
 
 def test_recipe_cannot_name_comet(tmp_path: Path) -> None:
     document = {"name": "n", "run": str(tmp_path), "decoding": {"mbr": "comet", "mbr_model": "model"}}
-    with pytest.raises(RecipeError) as error:
+    with raises_code("invalid-recipe"):
         make_recipe(document, [])
-    assert error.value.code == "invalid-recipe"
 
 
 def test_commands_score_by_comet(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scorer: CometScorer) -> None:
@@ -170,15 +166,13 @@ def write_model(folder: Path, hparams: str, checkpoint: bytes = b"") -> Path:
 )
 def test_wrong_settings_are_an_error(tmp_path: Path, hparams: str, code: str) -> None:
     pytest.importorskip("yaml")
-    with pytest.raises(DataError) as error:
+    with raises_code(code):
         load_comet(write_model(tmp_path / "model", hparams))
-    assert error.value.code == code
 
 
 def test_missing_model_is_never_downloaded(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
+    with raises_code("file-not-found"):
         load_comet(tmp_path / "Unbabel" / "wmt22-comet-da")
-    assert error.value.code == "file-not-found"
 
 
 @pytest.mark.skipif(find_spec("comet") is not None, reason="unbabel-comet is installed")
@@ -269,9 +263,8 @@ def test_checkpoint_with_code_is_refused(tiny_comet: Path, tmp_path: Path) -> No
     write_model(folder, (tiny_comet / "hparams.yaml").read_text(encoding="utf-8"))
     (folder / "encoder").symlink_to(tiny_comet / "encoder")
     torch.save({"state_dict": {}, "callbacks": Attack()}, folder / "checkpoints" / "model.ckpt")
-    with pytest.raises(DataError) as error:
+    with raises_code("checkpoint-unsafe"):
         load_comet(folder)
-    assert error.value.code == "checkpoint-unsafe"
     assert not (tmp_path / "executed").exists()
 
 
@@ -292,9 +285,8 @@ def test_weights_of_another_model_are_an_error(tiny_comet: Path, tmp_path: Path,
         case "extra":
             weights["other"] = torch.ones(1)
     torch.save({"state_dict": weights}, folder / "checkpoints" / "model.ckpt")
-    with pytest.raises(DataError) as error:
+    with raises_code("source-damaged"):
         load_comet(folder)
-    assert error.value.code == "source-damaged"
 
 
 @needs_comet
@@ -302,6 +294,5 @@ def test_weights_of_another_model_are_an_error(tiny_comet: Path, tmp_path: Path,
 def test_missing_encoder_is_an_error(tiny_comet: Path, tmp_path: Path) -> None:
     hparams = {**HPARAMS, "pretrained_model": "no-such-organization/no-such-encoder"}
     folder = write_model(tmp_path / "model", json.dumps(hparams))
-    with pytest.raises(DataError) as error:
+    with raises_code("source-damaged"):
         load_comet(folder)
-    assert error.value.code == "source-damaged"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dragoman
 from dragoman import Translation, Translator
 from dragoman.inference.segmentation import join_segments, split_long_input
 from dragoman.inference.translation_result import merge_segments
@@ -54,11 +51,6 @@ def test_character_that_does_not_fit_raises_error() -> None:
 def test_join_segments_uses_spaces_of_the_language() -> None:
     assert join_segments([" Es regnet.", "", "Wir bleiben. "], "de") == "Es regnet. Wir bleiben."
     assert join_segments(["今天下雨。", "我们在家。"], "zh-Hans") == "今天下雨。我们在家。"
-
-
-@pytest.fixture(scope="module")
-def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
 
 
 def test_long_line_is_translated_in_segments(translator: Translator) -> None:

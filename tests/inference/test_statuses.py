@@ -21,11 +21,6 @@ from dragoman.tasks.translation import is_copy, is_short
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
-@pytest.fixture(scope="module")
-def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-
-
 @pytest.mark.parametrize(
     ("source", "translation", "copied"),
     [

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import dragoman
 from dragoman import TranslationConstraints, Translator
 from dragoman.cli.main import cli
 from dragoman.errors import DataError, RecipeError
@@ -18,11 +17,6 @@ from dragoman.inference.translation_constraints import parse_constraints
 pytestmark = pytest.mark.usefixtures("one_core")
 
 LINES = ["one two three", "ten", "", "big small"]
-
-
-@pytest.fixture(scope="module")
-def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
 
 
 def test_empty_constraints_change_nothing(translator: Translator) -> None:

@@ -28,11 +28,6 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 
 @pytest.fixture(scope="module")
-def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-
-
-@pytest.fixture(scope="module")
 def lines(corpus: Path) -> list[str]:
     """Return thirty different lines of one to five words."""
     unique_lines = dict.fromkeys(itertools.chain(read_lines(corpus / "test.en"), read_lines(corpus / "train.en")))

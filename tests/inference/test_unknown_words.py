@@ -17,8 +17,9 @@ from dragoman.data.tokenization.special_tokens import END_ID, UNKNOWN_ID
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.words import WordScheme
 from dragoman.decoding.interface import SearchState
-from dragoman.errors import DataError, RecipeError
+from dragoman.errors import DataError
 from dragoman.inference.unknown_words import read_dictionary, replace_unknown_words
+from expected_errors import raises_code
 from random_bundles import random_bundle
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -105,12 +106,10 @@ def test_wrong_dictionary_line_is_an_error(tmp_path: Path, line: str) -> None:
 
 
 def test_missing_dictionary_is_an_error(translator: Translator, tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
+    with raises_code("file-not-found"):
         translator.translate([SOURCE], replace_unknowns=True, unknown_dictionary=str(tmp_path / "none.tsv"))
-    assert error.value.code == "file-not-found"
 
 
 def test_dictionary_needs_replacement(translator: Translator) -> None:
-    with pytest.raises(RecipeError) as error:
+    with raises_code("invalid-recipe"):
         translator.translate([SOURCE], unknown_dictionary="dictionary.tsv")
-    assert error.value.code == "invalid-recipe"

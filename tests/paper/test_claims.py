@@ -44,7 +44,9 @@ def find_command(claim: Claim) -> click.Command:
     return command.commands[rest[0]] if isinstance(command, click.Group) else command
 
 
-@pytest.mark.parametrize("name", WITHOUT_CLOCK)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "separable")) for name in WITHOUT_CLOCK]
+)
 def test_claims_without_a_clock_hold(name: str) -> None:
     torch.manual_seed(2)
     assert MEASURES[name]().holds

@@ -87,6 +87,7 @@ def test_interval_of_three_seeds_is_students() -> None:
     assert scores.half_width == pytest.approx(4.303 / math.sqrt(3))
 
 
+@pytest.mark.slow
 def test_all_layers_train_with_equal_operations() -> None:
     results = measure_recall((4,), 3)
     assert [result.kind for result in results] == list(NUM_LAYERS)

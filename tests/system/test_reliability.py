@@ -549,7 +549,8 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.EDQUOT, marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_r5_full_disk_keeps_the_last_checkpoint(code: int, tmp_path: Path) -> None:
     save(tmp_path, 1)
     size = size_of(save(tmp_path, 2).path)

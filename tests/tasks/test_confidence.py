@@ -16,7 +16,7 @@ from conftest import edit_config
 from dragoman import Translator
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
-from dragoman.errors import BundleError, DataError, DragomanError
+from dragoman.errors import DataError
 from dragoman.evaluation.correlation import spearman_correlation
 from dragoman.tasks import confidence as confidence_module
 from dragoman.tasks.attention_alignment import AlignmentHead
@@ -34,6 +34,7 @@ from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 from dragoman.training import finalize as finalize_module
 from dragoman.training import measure_parts
+from expected_errors import raises_code
 from tiny_runs import WORDS
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -168,18 +169,16 @@ def test_calibration_keeps_weights_and_survives_reading(bundle: Path, calibrated
 
 def test_bundle_without_calibration_is_an_error(bundle: Path) -> None:
     uncalibrated = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-    with pytest.raises(BundleError) as error:
+    with raises_code("calibration-missing"):
         uncalibrated.translate(["red"], confidence=True)
-    assert error.value.code == "calibration-missing"
 
 
 @pytest.mark.parametrize("quantiles", [[], [0.0], [float("nan")] * len(QUANTILE_LEVELS), [*range(len(QUANTILE_LEVELS), 0, -1)]])
 def test_damaged_calibration_is_an_error(calibrated: Path, bundle_copy: Path, quantiles: list[float]) -> None:
     section = json.loads((calibrated / "config.json").read_text(encoding="utf-8"))["metadata"]["confidence"]
     edit_config(bundle_copy, lambda document: document["metadata"].update(confidence={**section, "combined": quantiles}))
-    with pytest.raises(DragomanError) as error:
+    with raises_code("bundle-damaged"):
         load_bundle(bundle_copy)
-    assert error.value.code == "bundle-damaged"
 
 
 def test_bundle_of_a_run_is_calibrated(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

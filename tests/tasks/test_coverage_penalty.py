@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-import dragoman
 from dragoman import Translation, Translator
-from dragoman.errors import RecipeError
 from dragoman.tasks.coverage_penalty import compute_coverage_penalty
+from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")
 SOURCES = ["red one ten", "big blue four", "seven", "one two three four five"]
 OPTIONS = {"beam_size": 4, "nbest": 4, "early_stopping": "exhaustive"}
-
-
-@pytest.fixture(scope="module")
-def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
 
 
 def test_penalty_is_sum_of_logarithms() -> None:
@@ -63,6 +56,5 @@ def test_strong_penalty_changes_order(translator: Translator) -> None:
 
 @pytest.mark.parametrize("options", [{"method": "greedy"}, {"method": "sample"}, {"mbr": "chrf"}])
 def test_penalty_needs_a_beam_of_its_own(translator: Translator, options: dict[str, str]) -> None:
-    with pytest.raises(RecipeError) as error:
+    with raises_code("invalid-recipe"):
         translator.translate(SOURCES, coverage_penalty=0.2, **options)  # type: ignore[arg-type]
-    assert error.value.code == "invalid-recipe"

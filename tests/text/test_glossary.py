@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.errors import DataError
 from dragoman.text.glossary import Glossary, GlossaryEntry, list_phrases
+from expected_errors import raises_code
 
 
 def lemmatize(word: str) -> str:
@@ -93,7 +93,5 @@ def test_case_rule_counts_for_forms() -> None:
     ],
 )
 def test_wrong_entries_are_refused(entries: list[tuple[str, tuple[str, ...], bool]], message: str) -> None:
-    with pytest.raises(DataError) as refused:
+    with raises_code("invalid-glossary", message):
         Glossary(GlossaryEntry(source, targets, do_not_translate=kept) for source, targets, kept in entries)
-    assert refused.value.code == "invalid-glossary"
-    assert message in str(refused.value)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, join_pieces, parse_codes, read_codes
-from dragoman.errors import DataError
+from expected_errors import raises_code
 
 # `subword-nmt learn-bpe -s 12 < sample.txt` (0.3.8), where sample.txt has these four lines:
 #   der alte Mann sitzt auf der Bank / ein alter Mann und eine alte Frau sitzen
@@ -173,15 +173,13 @@ def test_damaged_codes_are_refused(subtests: pytest.Subtests, tmp_path_factory: 
             tmp_path = tmp_path_factory.mktemp("case")
             path = tmp_path / "codes"
             path.write_text(text, encoding="utf-8")
-            with pytest.raises(DataError) as caught:
+            with raises_code(code) as caught:
                 read_codes(path, "codes_file")
-            assert caught.value.code == code
             location = f"{path} (tokenizer.codes_file)" + (f", line {line}: " if line else ": ")
             assert str(caught.value).startswith(location)
             assert str(caught.value).isprintable()
 
 
 def test_missing_codes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises_code("file-not-found"):
         read_codes(tmp_path / "codes", "codes_file")
-    assert caught.value.code == "file-not-found"

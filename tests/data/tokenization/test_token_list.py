@@ -23,7 +23,8 @@ from dragoman.data.tokenization.token_list import TokenListTokenizer, read_token
 from dragoman.data.tokenization.vocabulary_file import read_vocabulary_file
 from dragoman.data.tokenization.word_boundaries import WordBoundaries, get_word_numbers
 from dragoman.data.tokenization.words import WordScheme
-from dragoman.errors import BundleError, DataError, RecipeError
+from dragoman.errors import RecipeError
+from expected_errors import raises_code
 
 SOURCES = ["the cat sees the dog", "a dog sees a cat", "the dog", "ab ab b"]
 TARGETS = ["die Katze sieht den Hund", "ein Hund sieht eine Katze", "der Hund", "öö"]
@@ -116,9 +117,8 @@ def test_lowercase_and_normalization_come_first(model_type: str) -> None:
 def test_half_surrogate_gives_one_line(model_type: str) -> None:
     tokenizer = train(make_config(model_type)).source
     for encode in (tokenizer.encode, lambda text: tokenizer.encode_batch([text])):
-        with pytest.raises(DataError) as caught:
+        with raises_code("invalid-encoding"):
             encode("a\ud800")
-        assert caught.value.code == "invalid-encoding"
 
 
 @pytest.mark.parametrize(
@@ -229,24 +229,21 @@ def test_damaged_vocabulary_files_are_refused(subtests: pytest.Subtests, tmp_pat
             tmp_path = tmp_path_factory.mktemp("case")
             path = tmp_path / "dict.txt"
             path.write_text(text, encoding="utf-8")
-            with pytest.raises(DataError) as caught:
+            with raises_code(code) as caught:
                 train(make_config("word", vocab_file="dict.txt"), tmp_path)
-            assert caught.value.code == code
             assert str(caught.value).startswith(f"{path} (tokenizer.vocab_file)" + (f", line {line}: " if line else ": "))
             assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("key", ["vocab_file", "codes_file"])
 def test_missing_files_are_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises_code("file-not-found"):
         train(make_config("subword-nmt", **{key: "missing"}), tmp_path)
-    assert caught.value.code == "file-not-found"
 
 
 def test_empty_text_has_no_vocabulary() -> None:
-    with pytest.raises(DataError) as caught:
+    with raises_code("empty-data"):
         train_tokenizer([" "], [""], make_config("word"), append_source_eos=False, seed=1)
-    assert caught.value.code == "empty-data"
 
 
 DOCUMENT = {"kind": "word", "normalization": "identity", "tokens": ["a"], "reserved": []}
@@ -272,17 +269,14 @@ def test_damaged_files_of_tokens_are_refused(subtests: pytest.Subtests) -> None:
         {**SUBWORDS, "end_is_separate": 1},
     ]
     for document in cases:
-        with subtests.test(document=document):
-            with pytest.raises(BundleError) as caught:
-                read_token_list(json.dumps(document).encode(), lowercase=False, name="source.tokens.json")
-            assert caught.value.code == "tokenizer-damaged"
+        with subtests.test(document=document), raises_code("tokenizer-damaged"):
+            read_token_list(json.dumps(document).encode(), lowercase=False, name="source.tokens.json")
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000])
 def test_files_without_json_are_refused(data: bytes) -> None:
-    with pytest.raises(BundleError) as caught:
+    with raises_code("tokenizer-damaged"):
         read_token_list(data, lowercase=False, name="source.tokens.json")
-    assert caught.value.code == "tokenizer-damaged"
 
 
 def test_intact_documents_are_read() -> None:

@@ -18,7 +18,7 @@ from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, UNKNOWN_ID
 from dragoman.errors import BundleError, DataError, RecipeError
-from expected_errors import error_message
+from expected_errors import error_message, raises_code
 
 # A small language: each word has two consonants and two vowels, which give some 290 pieces.
 WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]
@@ -196,10 +196,8 @@ def test_vocab_size_error_names_the_key() -> None:
 def test_text_without_training_lines_raises(subtests: pytest.Subtests) -> None:
     cases: list[list[str]] = [[], ["", " ", "\t"], ["\u00a0", "\u3000"], ["▁"], ["x" * 70_000]]
     for texts in cases:
-        with subtests.test(texts=texts):
-            with pytest.raises(DataError) as caught:
-                train_sentencepiece(texts, TokenizerConfig(), vocab_size=VOCAB_SIZE, seed=1)
-            assert caught.value.code == "empty-data"
+        with subtests.test(texts=texts), raises_code("empty-data"):
+            train_sentencepiece(texts, TokenizerConfig(), vocab_size=VOCAB_SIZE, seed=1)
 
 
 @pytest.mark.parametrize("before", [0, 1, 500])

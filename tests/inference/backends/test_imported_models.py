@@ -46,7 +46,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=pytest.mark.slow if "1024" in name else ()) for name in WRITERS]
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * ("1024" in name or "12" in name)) for name in WRITERS]
 )
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("imported")
