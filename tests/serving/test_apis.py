@@ -110,6 +110,7 @@ def test_white_space_of_markup_is_one_space(client: TestClient, translator: Capi
         body = {"texts": [text], "source": "en", "target": "de", "markup": markup}
         assert client.post("/v1/translate", json=body).json()["translations"][0]["text"] == expected
     assert set(list_lines(translator)) == {"one day, two or three"}
+    assert translate_deepl(client, "one\nday,\u2028two", split_sentences="nonewlines") == "ONE DAY, TWO"
 
 
 def test_elements_of_xml_are_texts_of_their_own(client: TestClient, translator: CapitalTranslator) -> None:

@@ -69,8 +69,8 @@ MAX_SENTENCE_CHARACTERS = 2000
 MAX_TERM_COST = 0.5
 """Fall of the mean log-probability of the tokens, in nats, up to which a translation with a required term is taken."""
 
-_SPACES = re.compile(r"[ \t\n\r\f]+")
-_SPACE_RUN = re.compile(r"[\t\n\r\f]|  ")
+_SPACES = re.compile(r"[ \t-\r\x1c-\x1e\x85\u2028\u2029]+")
+_SPACE_RUN = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]|  ")
 _BREAK_TAG = re.compile(r"<(?:br\d*(?:\s[^<>]*)?/?|tab\d+/)>", re.IGNORECASE)
 _TAG_NAME = re.compile(r"(?:<|&lt;)/?([A-Za-z][^\s<>/&]*)")
 
@@ -763,7 +763,7 @@ def _divide_run(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool
         for is_sentence, sentence in _cut_sentences(core, options):
             if is_sentence:
                 left, inner, right = ("", core, "") if sentence is core else _peel(sentence, is_escaped=is_escaped)
-                is_folded = options.markup == "html" or (options.markup == "xml" and not options.keep_line_breaks)
+                is_folded = options.markup == "html" or not options.keep_line_breaks
                 if is_folded and _SPACE_RUN.search("".join(map(_get_surface, inner))):
                     inner = tuple(map(_collapse_spaces, inner))
                 yield from (piece for piece in (left, CodedText(inner, is_escaped), right) if piece)
@@ -775,7 +775,7 @@ def _divide_run(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool
 
 
 def _collapse_spaces(part: Part) -> Part:
-    """Return a part of a text with markup with one space for each run of white space, as a browser shows it."""
+    """Return a part of a text with one space for each run of white space, as a browser shows markup."""
     if isinstance(part, str):
         return _SPACES.sub(" ", part)
     return replace(part, parts=tuple(map(_collapse_spaces, part.parts))) if isinstance(part, Element) else part
