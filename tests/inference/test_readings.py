@@ -60,6 +60,11 @@ def test_equal_placeholders_are_different_marks() -> None:
     assert (text, requests[0].lines) == ("bis %s von %s", ("from ⟦0⟧ to ⟦1⟧",))
 
 
+def test_spaces_and_characters_without_width_are_no_marks() -> None:
+    text, requests = translate_masked("Press&nbsp;the but&shy;ton &#8203;%s", lambda line: line.upper(), "html")
+    assert (text, requests[0].lines) == ("PRESS&nbsp;THE&shy; BUTTON &#8203;%s", ("Press the button ⟦0⟧",))
+
+
 def test_tags_without_content_are_marks_and_pairs_of_tags_are_placed_by_attention() -> None:
     source = 'See <b>x <img src="a">{n}</b> at <a href="u">https://a.b/?c=1&amp;d=2</a> &lt;here'
     text, requests = translate_masked(source, lambda line: "⟦2⟧ x ⟦0⟧⟦1⟧ z<", "html")

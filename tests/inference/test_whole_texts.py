@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, TextOptions, TextTranslation, divide, translate_texts
-from dragoman.text.inline_codes import Markup
+from dragoman.text.code_check import NO_DIFFERENCE, compare_codes
+from dragoman.text.inline_codes import Markup, parse_text
 
 ENGLISH = TextOptions(source_language="en", target_language="de")
 
@@ -142,6 +143,25 @@ def test_symbols_are_kept_and_icons_are_not_read(subtests: pytest.Subtests) -> N
     capitalizer = Capitalizer()
     (result,) = translate_texts(["\uf0c7 press \uf0c7 now"], ENGLISH, capitalizer)
     assert (result.text, capitalizer.lines) == ("\uf0c7 PRESS \uf0c7 NOW", ["press now"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        ("the but\u00adton is \u200bhere", "the button is here", "THE\u00ad BUTTON IS \u200bHERE"),
+        ("\u202bthe \u2066file\u2069 is here\u202c", "the file is here", "\u202bTHE \u2066FILE\u2069 IS HERE\u202c"),
+        ("\ufeffthe\x00 file \x07is here", "the file is here", "\ufeffTHE\x00 FILE \x07IS HERE"),
+        ("the \x1b[1;31mfile\x1b[0m is here", "the file is here", "THE \x1b[1;31mFILE\x1b[0m IS HERE"),
+        ("the\u2009file is 5\u2003lines", "the file is 5 lines", "THE\u2009FILE IS 5\u2003LINES"),
+        ("នេះ\u200bជា", "នេះ\u200bជា", "នេះ\u200bជា"),
+        ("می\u200cخواهم", "می\u200cخواهم", "می\u200cخواهم"),
+    ],
+)
+def test_model_does_not_read_characters_without_width(text: str, line: str, expected: str) -> None:
+    capitalizer = Capitalizer()
+    (result,) = translate_texts([text], ENGLISH, capitalizer)
+    assert (set(capitalizer.lines), result.text) == ({line}, expected)
+    assert compare_codes(parse_text(text), parse_text(result.text.replace("\u00ad", ""))) == NO_DIFFERENCE
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n", "<br>", "&nbsp;", "<!-- a. B -->"])

@@ -212,15 +212,20 @@ def _read_codes(text: str, rules: InlineRules) -> CodedText:
 
 
 def read_marks(segment: CodedText) -> Reading | None:
-    """Return the reading with all codes without content as marks.
+    """Return the reading with all codes without content as marks, but white space and codes without width.
 
     None for a segment without such codes, with more than there are marks, or whose text holds marks.
     """
-    points = list(_list_points(segment.parts))
+    points = [point for point in _list_points(segment.parts) if not _is_unread(point)]
     if not 0 < len(points) <= len(MARK_CHARACTERS) or not can_hold_marks(segment.clean.text):
         return None
     characters = iter(MARK_CHARACTERS)
-    return Reading(replace(segment, parts=tuple(_merge_points(segment.parts, lambda _: next(characters)))), tuple(points))
+    parts = _merge_points(segment.parts, lambda point: None if _is_unread(point) else next(characters))
+    return Reading(replace(segment, parts=tuple(parts)), tuple(points))
+
+
+def _is_unread(point: Point) -> bool:
+    return point.is_space or point.is_invisible
 
 
 def _merge_points(parts: Sequence[Part], write: Callable[[Point], str | None]) -> Iterator[Part]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dragoman.text.inline_codes import CodedText, Element, Part, Point
-from dragoman.text.references import count_sign, get_sign, read_reference
+from dragoman.text.references import count_sign, get_sign, is_invisible, read_reference
 from dragoman.text.word_codes import mark_word_codes
 
 CodeFlag = Literal["xmltags", "printf", "variables", "urls", "emails"]
@@ -139,7 +139,7 @@ def _list_places(parts: Sequence[Part], path: tuple[str, ...] = ()) -> Iterator[
             yield path, part.start_tag
             yield from _list_places(part.parts, (*path, part.start_tag))
             yield path, part.end_tag
-        elif isinstance(part, Point) and not part.markup.isspace():
+        elif isinstance(part, Point) and not part.markup.isspace() and not is_invisible(part.markup):
             yield path, part.markup
 
 

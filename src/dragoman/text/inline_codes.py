@@ -76,12 +76,12 @@ class Point:
         """Text of a placeholder; empty for a tag, a break, white space, an icon, and what has no width."""
         is_tag = self.markup.startswith("<") or (self.markup.startswith("&lt;") and len(self.markup) > 4)
         text = self.plain or self.markup
-        return "" if is_tag or self.is_break or self.is_space or is_invisible(self.plain) or is_icon(text) else text
+        return "" if is_tag or self.is_break or self.is_space or is_invisible(text) or is_icon(text) else text
 
     @property
     def is_invisible(self) -> bool:
         """Return whether the code is a place inside a word where a line may end, or another mark without width."""
-        return is_invisible(self.plain) or self.markup[:4].lower() == "<wbr"
+        return is_invisible(self.plain or self.markup) or self.markup[:4].lower() == "<wbr"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,11 @@ _FIRST_VARIANTS = {character: variants[0] for variants in _VARIANTS for characte
 ICONS = "\u2500-\u259f\u2800-\u28ff\ue000-\uf8ff\ufffc\ufffd\U000f0000-\U0010fffd"
 """Lines of boxes, blocks, braille, and characters for private use, such as icons of fonts, for a set of a pattern."""
 _ICONS = re.compile(f"[{ICONS}]+")
+INVISIBLE = "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+"""Characters without width that mean nothing to a model, for a set of a pattern; controls that end a line are not in it."""
+COLOR = r"\x1b\[[\d;]*+m"
+"""Pattern of a sequence of a terminal that sets a color."""
+_INVISIBLE = re.compile(f"(?:{COLOR}|[{INVISIBLE}])+")
 
 
 def spells_word(character: str, before: str, after: str) -> bool:
@@ -39,7 +44,7 @@ def spells_word(character: str, before: str, after: str) -> bool:
 
 def is_invisible(text: str) -> bool:
     """Return whether a text has no width, as a soft hyphen and a mark of direction have none."""
-    return len(text) == 1 and unicodedata.category(text) == "Cf"
+    return _INVISIBLE.fullmatch(text) is not None or (len(text) == 1 and unicodedata.category(text) == "Cf")
 
 
 def is_icon(text: str) -> bool:
