@@ -83,9 +83,31 @@ def test_white_space_is_empty_for_any_normalization(tiny: MakeRecipe, tmp_path: 
         translator.score(["one", "\t"], ["eins", "eins"])
 
 
+def test_any_iterable_of_lines_is_translated(translator: Translator, lines: list[str]) -> None:
+    expected = [translation.text for translation in translator.translate(lines[:3])]
+    assert [translation.text for translation in translator.translate(iter(lines[:3]))] == expected  # type: ignore[arg-type]
+    constraints = (dragoman.TranslationConstraints(prefix=text) for text in expected)
+    forced = translator.translate(reversed(lines[:3]), constraints=constraints)  # type: ignore[arg-type]
+    assert [translation.text[: len(text)] for translation, text in zip(forced, expected, strict=True)] == expected
+
+
+def test_line_breaks_tabs_and_characters_without_width_are_not_read(translator: Translator, lines: list[str]) -> None:
+    line = next(line for line in lines if " " in line)
+    expected = translator.translate([line])[0].text
+    for text in (f"\t{line}\n", line.replace(" ", "\r\n"), line.replace(" ", " \u200b"), f"\u202a{line}\u202c"):
+        (translation,) = translator.translate([text])
+        assert translation.text == expected, text
+        assert translation.show().html
+    assert translator.translate(["\t\n"])[0].text == "\t\n"
+
+
 def test_a_string_is_not_a_list(translator: Translator) -> None:
     with pytest.raises(TypeError, match=r"write translate\(\[text\]\)"):
         translator.translate("one two")
+    with pytest.raises(TypeError, match=r"write translate_texts\(\[text\]\)"):
+        translator.translate_texts("one two")
+    with pytest.raises(TypeError, match="translate_texts: line 1: None is of type NoneType; give a text"):
+        translator.translate_texts([None])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"write score\(\[source\], \[target\]\)"):
         translator.score("one", "two")
     with pytest.raises(TypeError, match="line 2: None is of type NoneType; give a text"):

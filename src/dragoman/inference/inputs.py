@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import DataError
@@ -10,8 +10,8 @@ from dragoman.runtime.counts import format_count
 from dragoman.tasks.translation import has_text
 
 
-def check_lines(verb: str, lines: Sequence[str], *, start_index: int = 0, example: str = "[text]") -> None:
-    """Raise TypeError if these are not lines of text.
+def list_lines(verb: str, lines: Iterable[str], *, start_index: int = 0, example: str = "[text]") -> list[str]:
+    """Return lines of text as a list. Raises TypeError for anything else.
 
     verb: name of the called method, for the message
     start_index: index of the first line in its text, counted from 0
@@ -19,9 +19,11 @@ def check_lines(verb: str, lines: Sequence[str], *, start_index: int = 0, exampl
     """
     if isinstance(lines, str):
         raise TypeError(f"{verb}: a list of lines is needed, not a text; write {verb}({example})")
-    for line_number, line in enumerate(lines, start=start_index + 1):
+    listed = list(lines)
+    for line_number, line in enumerate(listed, start=start_index + 1):
         if not isinstance(line, str):
             raise TypeError(f"{verb}: line {line_number}: {line!r:.40} is of type {type(line).__name__}; give a text")
+    return listed
 
 
 def encode_pairs(
@@ -67,7 +69,7 @@ def _encode_sides(
     verb: str, tokenizer: PairTokenizer, sources: Sequence[str], targets: Sequence[str]
 ) -> tuple[list[list[int]], list[list[int]]]:
     for lines in (sources, targets):
-        check_lines(verb, lines, example="[source], [target]")
+        list_lines(verb, lines, example="[source], [target]")
     if len(sources) != len(targets):
         counts = f"{format_count(len(sources), 'source')} but {format_count(len(targets), 'translation')}"
         raise DataError(f"{counts}; give one translation for each source")

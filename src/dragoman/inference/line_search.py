@@ -22,6 +22,7 @@ from dragoman.inference.translation_result import Translation, merge_segments
 from dragoman.languages import is_spaced_language
 from dragoman.tasks.translation import EncodedLine, LineSearch, TranslatedLine, encode_lines
 from dragoman.text.marks import to_characters, to_marks
+from dragoman.text.references import clean_line
 
 if TYPE_CHECKING:
     from dragoman.inference.scoring import ConfidenceEstimator
@@ -93,6 +94,7 @@ class LineTranslation:
             for index, line_constraints in enumerate(constraints or ())
             if isinstance(line_constraints, TranslationConstraints) and line_constraints.keep_marks
         }
+        texts = list(map(clean_line, texts))
         can_be_surely_short = self.model.tokenizer.languages is None and not marked
         segments = [
             [text]

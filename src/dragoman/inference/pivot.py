@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dragoman.errors import RecipeError
-from dragoman.inference.inputs import check_lines
+from dragoman.inference.inputs import list_lines
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 from dragoman.inference.translator import Translator
@@ -50,7 +50,7 @@ class PivotTranslator:
 
         Raises RecipeError for wrong decoding options and unserved pairs, and DataError for impossible constraints.
         """
-        check_lines("translate", texts, start_index=start_index)
+        texts = list_lines("translate", texts, start_index=start_index)
         first_decoding, second_decoding = self._split_decoding(decoding)
         self.second.select_tokenizer(self.second.resolve_decoding(second_decoding))  # refuses a wrong pair before the work
         first_results = self.first.translate(texts, start_index=start_index, **first_decoding)

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from dragoman.errors import RecipeError
 from dragoman.formats.glossary_file import resolve_glossary
+from dragoman.inference.inputs import list_lines
 from dragoman.inference.retries import get_check_retry
 from dragoman.inference.session import InferenceSession
 from dragoman.inference.translation_result import Translation
@@ -96,6 +97,7 @@ class TextTranslator:
 
         Raises RecipeError for wrong decoding options, and DataError for a glossary that cannot be read.
         """
+        texts = list_lines("translate_texts", texts)
         config, task = self.session.resolve_decoding(decoding), self.session.recipe.task
         languages = config.source_language or task.source_language, config.target_language or task.target_language
         options = TextOptions(

@@ -18,13 +18,14 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import DataError, RecipeError, refuse_steps
 from dragoman.inference.configured_model import ConfiguredModel
 from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
-from dragoman.inference.inputs import check_lines
+from dragoman.inference.inputs import list_lines
 from dragoman.inference.line_search import LineTranslation, SegmentedLines
 from dragoman.inference.phrase_encoder import PhraseEncoder
 from dragoman.inference.session import InferenceSession, SessionOptions, open_session
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
 from dragoman.tasks.inference_model import InferenceModel
+from dragoman.text.references import clean_line
 from dragoman.word_aligner import Link
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ class Translator:
                 on_progress=on_progress,
                 **decoding,
             )
-        check_lines("translate", texts, start_index=start_index)
+        texts = list_lines("translate", texts, start_index=start_index)
+        constraints = None if constraints is None else list(constraints)
         model = self._configure(decoding)
         has_constraints = any(line_constraints is not None for line_constraints in constraints or ())
         for is_requested, feature in ((has_constraints, "constraints"), (attention, "attention"), (confidence, "confidence")):
@@ -177,7 +179,7 @@ class Translator:
         if not lines.is_unsplit:
             on_progress(len(texts))
         for text, translation in zip(texts, translations, strict=True):
-            translation.set_explain_fn(partial(self._explain, text, decoding))
+            translation.set_explain_fn(partial(self._explain, clean_line(text), decoding))
         return translations
 
     def _explain(self, text: str, decoding: Mapping[str, Any], target: str | None) -> Explanation:
@@ -246,7 +248,7 @@ class Translator:
         }
         model = self._configure({**decoding, **search_options})
         steps = LineTranslation(model, self._phrase_encoder)
-        segments = steps.encode(SegmentedLines([[text]], [TranslationConstraints(prefix)], ()))
+        segments = steps.encode(SegmentedLines([[clean_line(text)]], [TranslationConstraints(prefix)], ()))
         if segments.encoded_lines[0].skip_status == "too_long":
             raise DataError(f"the text has more than the {model.source_limit} tokens that the model reads at once; shorten it")
         (result,) = steps.search(segments, return_alternatives=True)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from dragoman.text.inline_rules import BRACKET, COMMON_RULES, InlineRules
 from dragoman.text.program_codes import OPTION, PROGRAM_CODES, PROGRAM_FIRST
-from dragoman.text.references import COLOR, ICONS, INVISIBLE
+from dragoman.text.references import ICONS, INVISIBLE, WITHOUT_WIDTH
 
 Span = tuple[int, int]
 
@@ -234,15 +234,9 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
 _STYLES |= dict.fromkeys("\u00a9\u00ae\u2122\u2120\u2022", (_style("[\u00a9\u00ae\u2122\u2120\u2022]"),))
 _SPACES = "\u00a0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f"
 # French has such spaces beside marks, and numbers have them inside; those are written as the target language has them.
-_STYLES |= dict.fromkeys(
-    _SPACES, (_style(rf"(?<!\u00ab)[{_SPACES}](?![!?:;\u00bb%])(?<!\d[{_SPACES}](?=\d))", kind="space"),)
-)
-_WITHOUT_WIDTH = re.compile(f"[{INVISIBLE}]")
-# Languages without spaces write U+200B between words.
-_STYLES |= dict.fromkeys(
-    filter(_WITHOUT_WIDTH.match, map(chr, range(0x10000))),
-    (_style(rf"(?:{COLOR}|(?<![\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff])\u200b|(?!\u200b)[{INVISIBLE}])++"),),
-)
+_STYLES |= dict.fromkeys(_SPACES, (_style(rf"(?<!\u00ab)[{_SPACES}](?![!?:;\u00bb%])(?<!\d[{_SPACES}](?=\d))", kind="space"),))
+_PLACES = (*range(0x100), 0x61C, 0x180E, *range(0x2000, 0x2070), 0xFEFF)
+_STYLES |= dict.fromkeys(re.findall(f"[{INVISIBLE}]", "".join(map(chr, _PLACES))), (_style(WITHOUT_WIDTH),))
 _SYMBOL = (
     "[\u2116\u2117\u2190-\u2211\u2213-\u27e5\u27e8-\u2bff\u3030\u303d\u3297\u3299\ue000-\uf8ff\ufffc\ufffd"
     "\U0001d100-\U0001d1ff\U0001d400-\U0001d7ff\U0001f000-\U0001fbff\U000f0000-\U0010fffd]"

@@ -28,6 +28,11 @@ INVISIBLE = "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u2
 """Characters without width that mean nothing to a model, for a set of a pattern; controls that end a line are not in it."""
 COLOR = r"\x1b\[[\d;]*+m"
 """Pattern of a sequence of a terminal that sets a color."""
+# Languages without spaces write U+200B between words.
+WITHOUT_WIDTH = rf"(?:{COLOR}|(?<![\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff])\u200b|(?!\u200b)[{INVISIBLE}])++"
+"""Pattern of what has no width and means nothing to a model."""
+_WITHOUT_WIDTH = re.compile(WITHOUT_WIDTH)
+_BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
 _INVISIBLE = re.compile(f"(?:{COLOR}|[{INVISIBLE}])+")
 
 
@@ -45,6 +50,14 @@ def spells_word(character: str, before: str, after: str) -> bool:
 def is_invisible(text: str) -> bool:
     """Return whether a text has no width, as a soft hyphen and a mark of direction have none."""
     return _INVISIBLE.fullmatch(text) is not None or (len(text) == 1 and unicodedata.category(text) == "Cf")
+
+
+def clean_line(line: str) -> str:
+    """Return a line without what has no width, and with a space for tabs and line breaks; one without other text stays."""
+    if line.isprintable():
+        return line
+    cleaned = _BREAKS.sub(" ", _WITHOUT_WIDTH.sub("", line))
+    return cleaned if cleaned.strip() else line
 
 
 def is_icon(text: str) -> bool:
