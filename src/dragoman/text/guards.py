@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Literal
@@ -35,6 +35,14 @@ MIN_COPIED_WORDS = 4
 MAX_CACHED_CHARACTERS = 4000
 
 _NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f]\d+)*")
+_CURRENCY = "$\u00a2-\u00a5\u20a0-\u20cf"
+# What a number has beside it that is written with digits.
+_SIGN_BEFORE = re.compile(rf"[{_CURRENCY}\u00b1]\s?\Z")
+_SIGN_BEHIND = re.compile(rf"\s?[{_CURRENCY}%\u2030\u00b0\u00b1\u00b2\u00b3]")
+_CURRENCY_BEFORE = re.compile(rf"[{_CURRENCY}]\s?\Z")
+_CURRENCY_BEHIND = re.compile(rf"\s?[{_CURRENCY}]")
+_UNIT_BEFORE = re.compile(rf"(?:[{_CURRENCY}]|\b[A-Z]{{3}})\s?\Z")
+_UNIT_BEHIND = re.compile(rf"(?:,-)?[\s-]?(?:[^\W\d_]|[{_CURRENCY}])")
 _CLOSERS = r"[\s\"'”’»›)\]}」』）】〉》]*"
 _SENTENCE_END = re.compile(rf"[.!?。！？…؟۔।｡]{_CLOSERS}$")
 _WORD_END = re.compile(rf"[\w,、，;；-]{_CLOSERS}$")
@@ -54,6 +62,8 @@ SCRIPTS = {
 }  # fmt: skip
 """Scripts of a language, as the names of their letters begin."""
 MIN_SCRIPT_SHARE = 0.5
+BROKEN = "\ufffd"
+"""What stands for bytes that are no character."""
 
 
 def check_translation(
@@ -71,7 +81,7 @@ def check_translation(
 
 def _run_checks(source: str, translation: str, target_language: str, length_ratios: LengthRatios | None) -> tuple[Check, ...]:
     failed: list[Check] = []
-    if _misses_number(source, translation):
+    if _NUMBER.search(source) and (_misses_number(source, translation) or _misses_currency(source, translation)):
         failed.append("numbers")
     if "://" in source and _list_addresses(source, "://") - _list_addresses(translation, "://"):
         failed.append("urls")
@@ -103,25 +113,43 @@ def _misses_number(source: str, translation: str) -> bool:
 
     The digits of all numbers of the translation count as one row, because languages group them in different ways.
     """
-    if not _NUMBER.search(source):
-        return False
     missing = {
-        number[start : start + MAX_NUMBER_PART]
-        for number in _list_numbers(source)
-        if len(number) > 2 or int(number) > MAX_SPELLED
-        for start in range(0, len(number), MAX_NUMBER_PART)
+        digits[start : start + MAX_NUMBER_PART]
+        for digits, match in _find_numbers(source)
+        if len(digits) > 2 or int(digits) > MAX_SPELLED or _has_sign(match)
+        for start in range(0, len(digits), MAX_NUMBER_PART)
     }
-    digits = "".join(_list_numbers(translation)) if missing else ""
+    row = "".join(digits for digits, _ in _find_numbers(translation)) if missing else ""
     for length in {len(number) for number in missing}:
-        missing.difference_update(digits[start : start + length] for start in range(len(digits) - length + 1))
+        missing.difference_update(row[start : start + length] for start in range(len(row) - length + 1))
     return bool(missing)
 
 
-def _list_numbers(text: str) -> list[str]:
-    """Return the numbers without separators and leading zeros, in ASCII digits."""
+def _has_sign(match: re.Match[str]) -> bool:
+    """Return whether a number has decimals, or a sign beside it such as that of percent."""
+    return not match[0].isdecimal() or _is_beside(match, _SIGN_BEFORE, _SIGN_BEHIND)
+
+
+def _is_beside(match: re.Match[str], before: re.Pattern[str], behind: re.Pattern[str]) -> bool:
+    text, start, end = match.string, match.start(), match.end()
+    return before.search(text[max(start - 5, 0) : start]) is not None or behind.match(text, end) is not None
+
+
+def _misses_currency(source: str, translation: str) -> bool:
+    """Return whether an amount of the source is a number without a unit in the translation."""
+    amounts = {digits for digits, match in _find_numbers(source) if _is_beside(match, _CURRENCY_BEFORE, _CURRENCY_BEHIND)}
+    bare, whole = set[str](), set[str]()
+    for digits, match in _find_numbers(translation) if amounts else ():
+        (whole if _is_beside(match, _UNIT_BEFORE, _UNIT_BEHIND) else bare).add(digits)
+    return bool(amounts & bare - whole)
+
+
+def _find_numbers(text: str) -> Iterator[tuple[str, re.Match[str]]]:
+    """Yield each number without separators and leading zeros, in ASCII digits, with its match in the text in such digits."""
     ascii_text = text if text.isascii() else "".join(str(unicodedata.decimal(character, character)) for character in text)
-    numbers = _NUMBER.findall(ascii_text)
-    return [(number if number.isdecimal() else re.sub(r"\D", "", number)).lstrip("0") or "0" for number in numbers]
+    for match in _NUMBER.finditer(ascii_text):
+        number = match[0]
+        yield (number if number.isdecimal() else re.sub(r"\D", "", number)).lstrip("0") or "0", match
 
 
 def _list_addresses(text: str, mark: str) -> Counter[str]:
@@ -188,8 +216,10 @@ def _is_copied(source: str, translation: str) -> bool:
 def _has_other_script(source: str, translation: str, language: str) -> bool:
     """Return whether most letters are of another script than the language's, and more than in the source would explain.
 
-    A language that is not listed has no check.
+    A language that is not listed has no check but for characters that the bytes of an output do not give.
     """
+    if translation.count(BROKEN) > source.count(BROKEN):
+        return True
     scripts = SCRIPTS.get(get_language(language))
     if scripts is None or len(translation) < MIN_LENGTH or ("LATIN" in scripts and translation.isascii()):
         return False
