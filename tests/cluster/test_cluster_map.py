@@ -1,5 +1,6 @@
 """Preparation and synthetic pairs on a cluster, without Ray."""
 
+import io
 import os
 import random
 import signal
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman.cleaning import cleaned_corpus
-from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
+from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread, translate_on_cluster
+from dragoman.cli.translation_output import write_translations
 from dragoman.cluster.cluster_map import ClusterMap, VersionedCall
 from dragoman.cluster.interruption import remember_interrupts
 from dragoman.cluster.versions import get_versions
@@ -20,10 +22,11 @@ from dragoman.data.prepare import prepare
 from dragoman.data.store_preparation import prepare_with_stores
 from dragoman.errors import ClusterError, DataError, RecipeError, WorkerLostError, WriteError
 from dragoman.formats import corpus_copies
-from dragoman.formats.object_store import fetch_file
+from dragoman.formats.object_store import StoreFolder, fetch_file
 from dragoman.formats.pair import Pair
 from dragoman.formats.resumable import resumable_file
 from dragoman.inference import synthetic_data
+from dragoman.inference.commands.line_report import LineWarnings
 from dragoman.inference.load import load
 from dragoman.inference.synthetic_data import Augmentation
 from dragoman.runtime.processes import map_in_processes
@@ -334,3 +337,41 @@ def test_synthetic_pairs_are_those_of_one_machine(
     assert expected_counts["blank"] == 1
     assert sum(done) == len(pairs)
     assert executor.num_submitted == 2 + 1  # two of four windows of 16 lines were left, and a worker was lost
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_translation_of_a_cluster_is_that_of_one_machine_after_an_interruption(
+    bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_remote: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lines = [*(corpus / "train.en").read_text(encoding="utf-8").splitlines()[:50], "unknown " * 300]
+    (tmp_path / "text.en").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    translator = load(bundle, task="translation", device="cpu", precision="float32", intra_threads=1, inter_threads=1)
+    expected = io.StringIO()
+    results = translator.translate(lines, beam_size=2)
+    expected_warnings = write_translations(
+        expected, None, ((line, result, None) for line, result in zip(lines, results, strict=True)), as_json=True
+    )
+    output = Path("memory://translations/many.jsonl") if is_remote else tmp_path / "many.jsonl"
+
+    def translate(executor: SerialExecutor) -> LineWarnings:
+        return translate_on_cluster(
+            [bundle],
+            tmp_path / "text.en",
+            output,
+            executor,
+            device_options={"device": "cpu", "precision": "float32"},
+            decoding={"beam_size": 2},
+            as_json=True,
+            window=8,
+            overwrite=is_remote,
+        )
+
+    with pytest.raises(ClusterError):
+        translate(BreakingExecutor(3))
+    executor = SerialExecutor({0})
+    assert translate(executor) == expected_warnings
+    assert executor.num_submitted == 7 - 3 + 1  # three of seven windows were kept, and a worker was lost
+    written = StoreFolder("memory://translations").read("many.jsonl") if is_remote else output.read_bytes()
+    assert written.decode() == expected.getvalue()
+    assert not list((tmp_path / "cache").glob("dragoman/outputs/*"))
