@@ -6,12 +6,10 @@ import ast
 import errno
 import hashlib
 import json
-import os
 import pickle
 import re
 import resource
 import shutil
-import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -162,35 +160,24 @@ def test_copied_bundle_translates_the_same(bundle: Path, bundle_copy: Path) -> N
 # Damage
 
 
-def test_flipped_bit_is_detected(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    for name in FILES:
-        for position in [0.0, 0.5, 0.999]:
-            with subtests.test(name=name, position=position):
-                bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
-                content = bytearray((bundle_copy / name).read_bytes())
-                content[int(position * len(content))] ^= 0x10
-                (bundle_copy / name).write_bytes(content)
-                # A changed checksum looks like a changed file; the message names the folder in both cases.
-                problem = f"{name}: was changed or cut short"  # also where reading the file has raised another error
-                load_error(bundle_copy, names="bundle/" if name == "manifest.json" else problem)
-
-
-def test_truncated_file_is_detected(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    for name in FILES:
-        for share in [0.0, 0.5, 0.99]:
-            with subtests.test(name=name, share=share):
-                bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
-                content = (bundle_copy / name).read_bytes()
-                (bundle_copy / name).write_bytes(content[: int(share * len(content))])
-                load_error(bundle_copy, names=name)
-
-
-def test_missing_file_is_named(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    for name in FILES:
-        with subtests.test(name=name):
-            bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
-            (bundle_copy / name).unlink()
-            load_error(bundle_copy, names=name)
+@pytest.mark.parametrize("name", FILES)
+def test_damaged_file_is_detected(name: str, bundle_copy: Path) -> None:
+    """Each file has a reader of its own, which may raise before the checksums are compared."""
+    path = bundle_copy / name
+    content = path.read_bytes()
+    middle = len(content) // 2
+    # A changed checksum looks like a changed file; the message names the folder in both cases.
+    problem = "bundle/" if name == "manifest.json" else f"{name}: was changed or cut short"
+    for flipped in (0, middle, len(content) - 1):
+        damaged = bytearray(content)
+        damaged[flipped] ^= 0x10
+        path.write_bytes(damaged)
+        load_error(bundle_copy, names=problem)
+    for size in (0, middle):
+        path.write_bytes(content[:size])
+        load_error(bundle_copy, names=problem)
+    path.unlink()
+    load_error(bundle_copy, names=name)
 
 
 @pytest.mark.parametrize("name", ["config.json", "source.model", "weights.safetensors"])
@@ -428,43 +415,11 @@ def test_average_weights_sums_in_float64() -> None:
 # Writing
 
 
-def test_existing_path_is_kept(tiny: MakeRecipe, bundle_copy: Path, tmp_path: Path) -> None:
-    before = {path.name: path.read_bytes() for path in bundle_copy.iterdir()}
-    with raises_code("output-exists", "bundle"):
-        save(make_bundle(tiny(tmp_path)), bundle_copy)
-    assert {path.name: path.read_bytes() for path in bundle_copy.iterdir()} == before
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
-
-
 def test_overwrite_replaces_the_whole_bundle(tiny: MakeRecipe, bundle_copy: Path, tmp_path: Path) -> None:
     new = make_bundle(tiny(tmp_path, "model.tie_embeddings='none'", *SEPARATE))
     save(new, bundle_copy, overwrite=True)
     assert load_bundle(bundle_copy).recipe == new.recipe
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("full_disk_during", ["weights", "manifest"])
-def test_full_disk_keeps_the_old_bundle(
-    overwrite: bool, full_disk_during: str, tiny: MakeRecipe, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "bundle"
-    if overwrite:
-        shutil.copytree(bundle, path)
-    new = make_bundle(tiny(tmp_path))
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    if full_disk_during == "weights":
-        monkeypatch.setattr(dragoman.bundle, "save_tensors", full)
-    else:
-        monkeypatch.setattr(os, "fsync", full)
-    with raises_code("disk-full", "bundle", "MiB free in"):
-        save(new, path, overwrite=overwrite)
-    assert [entry.name for entry in tmp_path.iterdir()] == (["bundle"] if overwrite else [])
-    if overwrite:
-        assert load_bundle(path).recipe == load_bundle(bundle).recipe
 
 
 def test_too_large_file_raises_os_error(tmp_path: Path) -> None:
@@ -509,18 +464,6 @@ def test_tensor_bytes_equal_the_safetensors_library(
             for name, tensor in tensors.items():
                 assert loaded[name].dtype == tensor.dtype
                 assert torch.equal(loaded[name], tensor)
-
-
-@pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_file_modes_follow_the_umask(mask: int, tiny: MakeRecipe, tmp_path: Path) -> None:
-    new = make_bundle(tiny(tmp_path))
-    before = os.umask(mask)
-    try:
-        save(new, tmp_path / "bundle")
-    finally:
-        os.umask(before)
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "bundle").iterdir()}
-    assert modes == dict.fromkeys(FILES, 0o666 & ~mask)
 
 
 def test_config_holds_the_whole_recipe(bundle: Path) -> None:

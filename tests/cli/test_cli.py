@@ -408,14 +408,6 @@ def test_dash_is_standard_input_and_output(
     assert list_names(tmp_path) == []
 
 
-@pytest.mark.parametrize("path", ["nowhere/out", "file/out", "folder"])
-def test_impossible_output_path_is_an_error(path: str, run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-    assert path in run_cli("translate", bundle, corpus / "test.en", "-o", tmp_path / path, "--overwrite").line
-    assert list_names(tmp_path) == ["file", "folder"]
-
-
 def shell(*words: object, stdout: int) -> subprocess.CompletedProcess[str]:
     """Run a command in its own process, with buffered output."""
     program = [sys.executable, "-c", "from dragoman.cli.main import main; main()", *map(str, words)]
@@ -606,12 +598,6 @@ def test_invalid_utf_8_is_named_with_its_line(
     assert list_names(tmp_path) == ["in"]
 
 
-def test_broken_archive_is_named(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "in.gz").write_bytes(b"\x1f\x8b\x08\x00 this is none of them")
-    assert "in.gz" in run_cli("translate", bundle, tmp_path / "in.gz", "-o", tmp_path / "out").line
-    assert list_names(tmp_path) == ["in.gz"]
-
-
 def test_ctrl_c_in_translate_prints_one_line(
     run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -701,13 +687,6 @@ def test_evaluate_scores_translations_of_a_bundle(
     assert f"{values['BLEU']:.2f}" in run_cli(*words).out
     greedy = [translation.text for translation in translator.translate(sources, method="greedy")]
     assert run_cli(*words, "--json", "method=greedy").json["scores"][0]["value"] == bleu(greedy, [references]).value
-
-
-def test_evaluate_equals_the_scores_of_the_report(run_cli: RunCli, bundle: Path, corpus: Path) -> None:
-    report = json.loads((bundle.parent / "report.json").read_text(encoding="utf-8"))
-    result = run_cli("evaluate", bundle, "--src", corpus / "test.en", "--ref", corpus / "test.de", "--json").json
-    values = {score["name"]: round(score["value"], 2) for score in result["scores"]}
-    assert (values["BLEU"], values["chrF2"], values["exact match"]) == (report["bleu"], report["chrf"], report["exact_match"])
 
 
 def test_compare_equals_paired_bootstrap(
@@ -818,16 +797,6 @@ def test_prepare_counts_dropped_pairs(run_cli: RunCli, corpus: Path, tmp_path: P
         [name, *(f"{value:,}" for value in (part["read"], sum(part["dropped"].values()), *(part[key] for key in names[1:])))]
         for name, part in corpora.items()
     ]
-
-
-def test_prepare_reads_standard_input(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
-    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
-    lines = zip(read_lines(corpus / "train.en"), read_lines(corpus / "train.de"), strict=True)
-    piped = "".join(f"{source}\t{target}\n" for source, target in lines).encode()
-    words = ["prepare", recipe, "data.train={file='-', format='tsv'}", "--json"]
-    result = run_cli(*words, stdin=piped).json
-    assert (result["is_new"], result["corpora"]["train"]["kept"]) == (True, 60)
-    assert run_cli(*words, stdin=b"not to be read").json == {**result, "is_new": False}
 
 
 # Clean

@@ -231,19 +231,6 @@ def test_waiting_for_input_is_no_progress(clock: list[float]) -> None:
     assert len(stream.getvalue().splitlines()) == 2
 
 
-def test_training_logs_progress_between_reports(clock: list[float]) -> None:
-    stream = io.StringIO()
-    bar = TrainingProgressBar(Console(file=stream))
-    for step in range(1, 6):
-        clock[0] += 15.0
-        bar.advance(step / 10, step)
-    bar.close()
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("training: step 2, 20.0% of the budget")
-    assert lines[1].endswith("left")
-
-
 TRANSLATE_SCRIPT = """
 import sys
 from dragoman.cli.main import cli

@@ -76,16 +76,6 @@ def test_long_line_is_translated_in_segments(translator: Translator) -> None:
     )
 
 
-def test_long_input_error_skips_the_line(translator: Translator) -> None:
-    long = " ".join(["one"] * 50)
-    assert [
-        translation.status for translation in translator.translate([long, "one two"], max_source_tokens=9, long_input="error")
-    ] == [
-        "too_long",
-        "ok",
-    ]
-
-
 def test_segments_have_different_random_streams(translator: Translator) -> None:
     line = " ".join(["one two"] * 24)
     (translation,) = translator.translate([line], max_source_tokens=10, method="sample", temperature=2.0)

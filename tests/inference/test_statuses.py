@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,33 +47,41 @@ def test_lines_without_text_are_returned_unchanged(translator: Translator) -> No
     assert {translation.status for translation in results} == {"empty"}
 
 
-def test_output_without_tokens_is_empty(bundle: Path) -> None:
-    silent = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-    step = silent.session.inference_model.step
+def load_with_logits(bundle: Path, change: Callable[[NDArray[np.float32]], object]) -> Translator:
+    """Return a translator whose logits (rows, vocabulary) are changed in place at each step."""
+    translator = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
+    step = translator.session.inference_model.step
 
-    def ends_at_once(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
+    def change_step(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
         logits_NV, state = step(tokens_N, state)
-        logits_NV[:, END_ID] = 50.0
+        change(logits_NV)
         return logits_NV, state
 
-    silent.session.inference_model = replace(silent.session.inference_model, step=ends_at_once, native_search=None)
-    (translation,) = silent.translate(["ten"])
+    translator.session.inference_model = replace(translator.session.inference_model, step=change_step, native_search=None)
+    return translator
+
+
+def find_space(translator: Translator) -> int:
+    space = translator.bundle.tokenizer.target.piece_to_id("▁")
+    assert space is not None
+    return space
+
+
+def test_output_without_tokens_is_empty(bundle: Path) -> None:
+    def end_at_once(logits_NV: NDArray[np.float32]) -> None:
+        logits_NV[:, END_ID] = 50.0
+
+    (translation,) = load_with_logits(bundle, end_at_once).translate(["ten"])
     assert (translation.text, translation.status) == ("", "empty")
 
 
-def test_output_of_one_space_is_empty(bundle: Path) -> None:
-    spaced = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-    step, space = spaced.session.inference_model.step, spaced.bundle.tokenizer.target.piece_to_id("▁")
-    assert space is not None
-    output_ids = iter([space, END_ID])
+def test_output_of_one_space_is_empty(bundle: Path, translator: Translator) -> None:
+    output_ids = iter([find_space(translator), END_ID])
 
-    def says_a_space(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
-        logits_NV, state = step(tokens_N, state)
+    def say_a_space(logits_NV: NDArray[np.float32]) -> None:
         logits_NV[:, next(output_ids)] = 50.0
-        return logits_NV, state
 
-    spaced.session.inference_model = replace(spaced.session.inference_model, step=says_a_space, native_search=None)
-    (translation,) = spaced.translate(["ten"], method="greedy")
+    (translation,) = load_with_logits(bundle, say_a_space).translate(["ten"], method="greedy")
     assert (translation.text.strip(), translation.tokens, translation.status) == ("", ("▁",), "empty")
 
 
@@ -91,19 +100,15 @@ def test_copies_are_ok_for_equal_languages(translator: Translator, monkeypatch: 
     assert translator.translate([line])[0].status == "ok"
 
 
-def test_repetitions_are_stopped_and_searched_again(bundle: Path) -> None:
-    looping = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-    step, word = looping.session.inference_model.step, looping.bundle.tokenizer.target.piece_to_id("▁")
-    assert word is not None
+def test_repetitions_are_stopped_and_searched_again(bundle: Path, translator: Translator) -> None:
+    space = find_space(translator)
     lengths: list[int] = []
 
-    def insists(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
-        logits_NV, state = step(tokens_N, state)
+    def insist(logits_NV: NDArray[np.float32]) -> None:
         lengths.append(len(logits_NV))
-        logits_NV[:, word] += 30.0
-        return logits_NV, state
+        logits_NV[:, space] += 30.0
 
-    looping.session.inference_model = replace(looping.session.inference_model, step=insists, native_search=None)
+    looping = load_with_logits(bundle, insist)
     (translation,) = looping.translate(["one two"], method="greedy", max_extra_tokens=200)
     assert translation.status == "repetition"
     assert lengths.count(1) == 32  # stopped long before the limit of 200
@@ -113,20 +118,8 @@ def test_repetitions_are_stopped_and_searched_again(bundle: Path) -> None:
     (kept,) = looping.translate(["one two"], method="greedy", max_extra_tokens=40, repetition_window=0)
     assert kept.status == "truncated"
     assert len(kept.tokens) > 40
-
-
-def test_repetitive_source_allows_repetitive_output(bundle: Path) -> None:
-    looping = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-    step, word = looping.session.inference_model.step, looping.bundle.tokenizer.target.piece_to_id("▁")
-
-    def insists(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
-        logits_NV, state = step(tokens_N, state)
-        logits_NV[:, word] += 30.0
-        return logits_NV, state
-
-    looping.session.inference_model = replace(looping.session.inference_model, step=insists, native_search=None)
-    (translation,) = looping.translate(["one " * 40], method="greedy")
-    assert translation.status == "truncated"
+    (allowed,) = looping.translate(["one " * 40], method="greedy")
+    assert allowed.status == "truncated"  # a repetitive source allows a repetitive output
 
 
 def test_empty_segment_makes_the_line_empty() -> None:
@@ -157,19 +150,14 @@ def test_is_short_needs_twenty_source_tokens(
 
 
 def test_stump_of_five_sentences_is_short(bundle: Path) -> None:
-    translator = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-    step, length = translator.session.inference_model.step, 0
+    length = 0
 
-    def end_after_four_tokens(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
+    def end_after_four_tokens(logits_NV: NDArray[np.float32]) -> None:
         nonlocal length
-        logits_NV, state = step(tokens_N, state)
         length += 1
         logits_NV[:, END_ID] = 50.0 if length > 4 else -50.0
-        return logits_NV, state
 
-    translator.session.inference_model = replace(
-        translator.session.inference_model, step=end_after_four_tokens, native_search=None
-    )
+    translator = load_with_logits(bundle, end_after_four_tokens)
     text = "one red ten. two blue nine. three green eight. four big seven. five small six."
     (translation,) = translator.translate([text], method="greedy")
     assert len(translation.source_tokens) > 20

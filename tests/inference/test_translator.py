@@ -559,13 +559,6 @@ def test_generate_keeps_the_order_of_sources(translator: Translator) -> None:
     assert all(isinstance(hypothesis, Hypothesis) for hypotheses in results for hypothesis in hypotheses)
 
 
-def test_load_rejects_missing_folder(tmp_path: Path) -> None:
-    with raises_code("bundle-not-found", "nowhere"):
-        dragoman.load(tmp_path / "nowhere")
-    with raises_code("bundle-not-found", "nowhere"):
-        dragoman.load(str(tmp_path / "nowhere"))
-
-
 def test_loaded_model_is_in_eval_mode(bundle: Path) -> None:
     pytest.importorskip("torch")
     model = load_bundle(bundle).model

@@ -248,21 +248,13 @@ def test_folder_created_meanwhile_is_kept(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_foreign_folder_with_manifest_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "project"
-    path.mkdir()
-    (path / MANIFEST_FILE).write_text("{}")
-    (path / "thesis.txt").write_text("all of it")
-    before = read_tree(tmp_path)
-    with raises_code("not-replaceable", "project", "thesis.txt"):
-        write_folder(path, overwrite=True)
-    assert read_tree(tmp_path) == before
-
-
-def test_foreign_folder_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_manifest", [False, True])
+def test_foreign_folder_is_kept(tmp_path: Path, has_manifest: bool) -> None:
     path = tmp_path / "letters"
     path.mkdir()
     (path / "to-grandmother.txt").write_text("Dear")
+    if has_manifest:
+        (path / MANIFEST_FILE).write_text("{}")
     (tmp_path / "file").write_text("x")
     before = read_tree(tmp_path)
     with raises_code("not-replaceable", "letters", "to-grandmother.txt"):
@@ -600,11 +592,6 @@ def test_full_disk_without_free_space_report(tmp_path: Path, monkeypatch: pytest
     )
     with atomic_dir(tmp_path / "bundle", size=2**60):
         pass
-
-
-def test_full_disk_names_nearest_existing_folder(tmp_path: Path) -> None:
-    message = str(to_write_error(tmp_path / "not" / "yet" / "a.txt", OSError(errno.ENOSPC, "x")))
-    assert f"MiB free in {tmp_path})" in message
 
 
 def make_disk_usage(free: int) -> Callable[[Path], Any]:

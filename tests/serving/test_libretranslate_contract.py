@@ -72,32 +72,6 @@ def test_alternatives_and_detected_languages_follow_the_request(client: TestClie
     assert [item["language"] for item in answer["detectedLanguage"]] == ["en", "en"]
 
 
-def test_wrong_requests_are_refused(subtests: pytest.Subtests, client: TestClient) -> None:
-    for body, message in [
-        (as_form({"q": "Hello", "source": "en", "target": "zz"}), "zz is not supported"),
-        (as_form({"q": "Hello", "source": "zz", "target": "es"}), "zz is not supported"),
-        (as_form({**PAIR, "format": "text"}), MISSING.format("q")),
-        (as_form({"q": "Hello", "target": "es"}), MISSING.format("source")),
-        (as_form({"q": "Hello", "source": "en"}), MISSING.format("target")),
-        (as_json({"q": [], **PAIR}), MISSING.format("q")),
-        (as_form({"q": "Hello", "format": "xml", **PAIR}), "format: "),
-        (as_form({"q": "Hello", "alternatives": "abc", **PAIR}), "alternatives: "),
-        (as_json({"q": "Hello", "alternatives": 99, **PAIR}), "alternatives: "),
-        (as_json({"q": ["Hello"] * 1001, **PAIR}), "the request has 1001 texts"),
-        (as_json(["not", "a", "dict"]), "the body is no JSON object"),
-    ]:
-        with subtests.test(body=body, message=message):
-            answer = client.post("/translate", **body)
-            assert (answer.status_code, list(answer.json())) == (400, ["error"])
-            assert answer.json()["error"].startswith(message)
-
-
-def test_error_of_the_model_is_json_without_its_text() -> None:
-    answer = make_client(make_service()).post("/translate", data={"q": "fail", "source": "en", "target": "de"})
-    assert (answer.status_code, list(answer.json())) == (500, ["error"])
-    assert "translator" not in answer.json()["error"]
-
-
 def test_detection_takes_texts_by_post_alone(client: TestClient) -> None:
     assert set(client.post("/detect", data={"q": "Hello"}).json()[0]) == {"confidence", "language"}
     assert client.post("/detect", json={"q": "This is an English sentence for detection"}).json()[0]["language"] == "en"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import random
 import re
 import time
 from collections import Counter
@@ -407,22 +406,6 @@ def test_import_error_names_file_and_key(tmp_path: Path, key: str) -> None:
     assert "sampling_alpha = 0.1, but sampling needs" in import_error(
         "words", RecipeError, byte_fallback=False, sampling_alpha=0.1
     )
-
-
-def test_damaged_foreign_model_raises_or_works(tmp_path: Path) -> None:
-    model, draw = train_foreign_model(), random.Random(1)
-    num_errors = 0
-    for _ in range(60):
-        damaged = bytearray(model)
-        damaged[draw.randrange(len(model))] = draw.randrange(256)
-        (tmp_path / "a.model").write_bytes(damaged)
-        try:
-            tokenizer = import_models(tmp_path, model_file="a.model", sampling_alpha=0.1).source
-        except (BundleError, RecipeError):
-            num_errors += 1
-        else:
-            tokenizer.sample_encode("bala mara", alpha=0.1, seed=1)
-    assert num_errors
 
 
 # --- overlong lines ---------------------------------------------------------------------------------------------------
