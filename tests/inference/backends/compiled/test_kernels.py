@@ -36,6 +36,7 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 from dragoman.inference.backends.compiled.model import (
     ENCODE_BLOCK_TOKENS,
     INITIAL_POSITIONS,
+    MIN_RELEASED_TOKENS,
     CompiledTransformer,
 )
 from dragoman.inference.backends.compiled.pack import compile_model
@@ -478,6 +479,17 @@ def test_logsumexp_and_topk_equal_pytorch(vocabulary: int) -> None:
 @pytest.mark.parametrize("precision", ["int8", "float32"])
 def test_model_is_compiled_in_each_precision(precision: CompiledPrecision) -> None:
     assert isinstance(build_prepared(make_model(), precision), CompiledTransformer)
+
+
+def test_memory_of_embeddings_is_released_after_many_tokens() -> None:
+    releases: list[int] = []
+    weights = TrainedModel.from_transformer(make_model(), make_config(), release=lambda: releases.append(1)).get_weights()
+    compiled_model = compile_model(weights)
+    sources_BS = np.full((2, MIN_RELEASED_TOKENS // 2), PADDING + 1)
+    for source_BS, num_releases in ((sources_BS[:1], 0), (sources_BS, 1)):
+        releases.clear()  # packing releases, too
+        compiled_model.start(source_BS)
+        assert len(releases) == num_releases
 
 
 def test_platforms_without_kernels_use_the_training_model(monkeypatch: pytest.MonkeyPatch) -> None:

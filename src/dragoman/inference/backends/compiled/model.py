@@ -59,6 +59,8 @@ INITIAL_POSITIONS = 16
 FIRST_TRANSCRIPT_POSITIONS = 64
 # Source tokens of several sentences that are encoded at once, so that activations stay in the processor's cache.
 ENCODE_BLOCK_TOKENS = 256
+# Tokens whose mapped embeddings take up to 8 MiB, as the system maps 64 KiB around each. Their memory is released at once.
+MIN_RELEASED_TOKENS = 128
 # Model width for each thread of one step. With less work than this, threads wait longer for each other than they compute.
 WIDTH_PER_THREAD = 256
 
@@ -226,6 +228,8 @@ class CompiledTransformer:
             keep_alive = self, inputs, positions, memory_ND, workspace, row_ids
             workspace.step_group.run(partial(_encode_block, (batch, weights, cross_kv), workspace.workspaces, keep_alive))
             num_rows += len(token_ids)
+            if len(token_ids) >= MIN_RELEASED_TOKENS:
+                self.weights.release()
 
     @cached_property
     def _encoder_words(self) -> array[int]:
