@@ -89,6 +89,15 @@ def test_oldest_waiting_connections_are_closed(content: bytes, caplog: pytest.Lo
     assert len(lines) == 1
 
 
+def test_head_is_answered_as_get_without_its_body() -> None:
+    with run_limited(16) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS) as client:
+        for path in ("/", "/livez", "/languages", "/nothing"):
+            whole, head = client.get(path), client.head(path)
+            assert (head.status_code, head.content) == (whole.status_code, b"")
+            assert head.headers["content-length"] == str(len(whole.content))
+        assert client.head("/translate").status_code == 400
+
+
 def test_health_is_answered_beside_requests_in_progress() -> None:
     """All connections wait for room for their bodies, so none of them can be closed."""
     limits = ServerLimits(max_body_bytes=100_000, queue_seconds=2.0)
