@@ -46,6 +46,8 @@ def as_json(fields: Any) -> dict[str, Any]:
         (as_json({"q": ["😀", "😁"], **PAIR}), ["😀", "😁"]),
         (as_form({"q": "Hola mundo", "source": "es", "target": "en"}), "HOLA MUNDO!"),
         (as_json({"q": "", **PAIR}), ""),
+        (as_json({"q": "Hello", "format": None, "alternatives": None, "api_key": None, **PAIR}), "HELLO"),
+        (as_form({"q": "Hello", "format": "", "alternatives": "", "api_key": "", **PAIR}), "HELLO"),
     ],
 )
 def test_translations_have_the_shape_of_the_request(client: TestClient, body: dict[str, Any], expected: Any) -> None:
@@ -62,6 +64,7 @@ def test_detection_is_among_the_languages_of_the_server() -> None:
 def test_alternatives_and_detected_languages_follow_the_request(client: TestClient) -> None:
     answer = client.post("/translate", json={"q": "Hello world", "alternatives": 3, **PAIR}).json()
     assert answer["alternatives"] == ["HELLO WORLD 1", "HELLO WORLD 2", "HELLO WORLD 3"]
+    assert client.post("/translate", json={"q": "Hello world", "alternatives": "3", **PAIR}).json() == answer
     answer = client.post("/translate", json={"q": ["Hello", "World"], "alternatives": 2, **PAIR}).json()
     assert answer["alternatives"] == [["HELLO 1", "HELLO 2"], ["WORLD 1", "WORLD 2"]]
     text = "This is a sentence written in English for testing purposes"

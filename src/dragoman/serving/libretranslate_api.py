@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from dragoman.documents.formats import SUFFIXES
 from dragoman.documents.html_file import KEPT_TAGS
@@ -36,6 +36,14 @@ class LibreTranslateFields(RequestFields):
     format: Literal["text", "html"] = "text"
     alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
     api_key: str | None = None
+
+    @field_validator("format", "alternatives", mode="before")
+    @classmethod
+    def _read_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """Read null and an empty text as an absent field, and digits as a number, as LibreTranslate does."""
+        if value is None or value == "":
+            return cls.model_fields[str(info.field_name)].default
+        return int(value[:9]) if isinstance(value, str) and value.isascii() and value.isdecimal() else value
 
 
 class DetectFields(RequestFields):
