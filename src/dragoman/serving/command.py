@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,7 @@ from dragoman.console.options import (
 from dragoman.errors import MissingDependencyError
 from dragoman.platform_features import count_allowed_cores
 from dragoman.runtime.counts import format_count
+from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
 
 if TYPE_CHECKING:
     from dragoman.runtime.device_options import DeviceOptions
@@ -38,6 +39,12 @@ class ServeOutput:
     url: str
     bundles: list[str]
     languages: dict[str, list[str]]
+
+
+def _limit_option(name: str, kind: click.ParamType[Any], text: str) -> Any:
+    """Return the field of a limit of requests, whose default is that of `ServerLimits`."""
+    default = getattr(ServerLimits, name)
+    return option(f"--{name.replace('_', '-')}", type=kind, default=default, show_default=True, help=text)
 
 
 @dataclass(frozen=True)
@@ -85,34 +92,14 @@ class ServeOptions:
         metavar="ADDRESS",
         help="Address of a reverse proxy that names its clients in X-Forwarded-For; repeat for several.",
     )
-    max_body_bytes: int = option(
-        "--max-body-bytes", type=click.IntRange(1), default=1 << 20, show_default=True, help="Most bytes of a request."
-    )
-    max_file_bytes: int = option(
-        "--max-file-bytes",
-        type=click.IntRange(1),
-        default=16 << 20,
-        show_default=True,
-        help="Most bytes of a request with a file.",
-    )
-    max_files: int = option(
-        "--max-files", type=click.IntRange(0), default=100, show_default=True, help="Most files that are kept."
-    )
-    file_seconds: float = option(
-        "--file-seconds", type=click.FloatRange(1), default=3600.0, show_default=True, help="Time for which a file is kept."
-    )
-    max_texts: int = option(
-        "--max-texts", type=click.IntRange(1), default=1000, show_default=True, help="Most texts of a request."
-    )
-    max_queue_tokens: int = option(
-        "--max-queue-tokens", type=click.IntRange(1), default=100_000, show_default=True, help="Most tokens that wait together."
-    )
-    queue_seconds: float = option(
-        "--queue-seconds", type=click.FloatRange(0), default=15.0, show_default=True, help="Longest wait for room in the queue."
-    )
-    request_seconds: float = option(
-        "--request-seconds", type=click.FloatRange(0), default=120.0, show_default=True, help="Longest time of a request."
-    )
+    max_body_bytes: int = _limit_option("max_body_bytes", click.IntRange(1), "Most bytes of a request.")
+    max_file_bytes: int = _limit_option("max_file_bytes", click.IntRange(1), "Most bytes of a request with a file.")
+    max_files: int = _limit_option("max_files", click.IntRange(0), "Most files that are kept.")
+    file_seconds: float = _limit_option("file_seconds", click.FloatRange(1), "Time for which a file is kept.")
+    max_texts: int = _limit_option("max_texts", click.IntRange(1), "Most texts of a request.")
+    max_queue_tokens: int = _limit_option("max_queue_tokens", click.IntRange(1), "Most tokens that wait together.")
+    queue_seconds: float = _limit_option("queue_seconds", click.FloatRange(0), "Longest wait for room in the queue.")
+    request_seconds: float = _limit_option("request_seconds", click.FloatRange(0), "Longest time of a request.")
     traces: bool = option("--traces", is_flag=True, help="Send OpenTelemetry traces, as the environment variables OTEL_* say.")
     glossaries: Path | None = option(
         "--glossaries", type=PATH_TYPE, metavar="DIR", help="Folder for glossaries of clients; else memory holds them."
@@ -149,14 +136,11 @@ def serve(args: ServeOptions) -> None:
     Example:  dragoman serve runs/multi30k-ende/bundle
               curl -d q="Hello." -d source=en -d target=de http://127.0.0.1:5000/translate
     """
-    from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings
-    from dragoman.serving.settings import hash_key as compute_digest
-
     if args.hash_key:
         key = sys.stdin.readline().rstrip("\r\n")
         if not key:
             raise usage_error("--hash-key: standard input has no key; write one line to it")
-        click.echo(compute_digest(key))
+        click.echo(hash_key(key))
         return
     if not args.bundles:
         raise usage_error("a BUNDLE is missing; name the bundles to serve")
