@@ -29,7 +29,7 @@ import dragoman.console.input_windows
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import cleaned_corpus
-from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, SUBCOMMANDS, LazyGroup, cli, main
+from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, SUBCOMMANDS, LazyGroup, cli, describe_interrupt, main
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_setting, parse_toml, read_recipe, update_section
 from dragoman.config.card_config import CardConfig
 from dragoman.console.input_windows import is_live_input, read_windows
@@ -477,6 +477,20 @@ def test_closed_stdout_is_an_error() -> None:
     program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern >&-"
     done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "dragoman: standard output: is closed; open it and run the command again\n")
+
+
+@pytest.mark.parametrize(("words", "hint"), [(["train", "own.toml"], True), (["-v", "adapt", "a"], True), (["clean"], False)])
+def test_interrupt_says_whether_work_is_kept(words: list[str], hint: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["dragoman", *words])
+    assert ("the same command goes on" in describe_interrupt()) == hint
+
+
+def test_file_with_a_format_has_a_better_command(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    for name, has_note in (("a.MD", True), ("a.txt", False), ("a.en", False)):
+        (tmp_path / name).write_text("one two\n", encoding="utf-8")
+        answer = run_cli("translate", bundle, tmp_path / name)
+        assert answer.code == 0
+        assert ("dragoman translate-file keeps the format of .md files" in answer.err) == has_note
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])

@@ -10,6 +10,8 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
+from dragoman import model_packages
+from dragoman.cli import init as init_command
 from dragoman.cli.init import init
 from dragoman.config import parse_toml, read_recipe
 from dragoman.data.corpus_survey import survey_pairs
@@ -22,6 +24,7 @@ from dragoman.training import time_estimate
 from dragoman.training.time_estimate import estimate_minutes
 
 NUM_PAIRS = 200
+PAIRS = "".join(f"the number {number}\tdie Zahl {number}\n" for number in range(NUM_PAIRS))
 
 
 @pytest.fixture(autouse=True)
@@ -190,3 +193,33 @@ def test_bad_input_is_one_line() -> None:
     result = run_init("pairs.tsv")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "give --from, such as --from en" in result.stderr
+
+
+def test_languages_are_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run_init("train.en", "train.de", "--from", "english")
+    assert result.exit_code == 2
+    assert "--from 'english': a language is a code of two or three letters" in result.output
+    Path("pairs.tsv").write_text(PAIRS, encoding="utf-8")
+    monkeypatch.setattr(init_command, "_is_terminal", lambda: True)
+    asked = CliRunner().invoke(init, ["pairs.tsv"], input="english\nen\nde\n")
+    assert asked.exit_code == 0, asked.output
+    assert asked.output.count("Source language, such as en:") == 2
+    assert read_recipe(Path("own.toml")).task.source_language == "en"
+
+
+@pytest.mark.parametrize("languages", [("zh", "en"), ("en", "zh")])
+def test_swapped_languages_are_named(languages: tuple[str, str]) -> None:
+    """The letters of both languages differ, so no library is needed."""
+    text = "".join(f"this is the number {number}\t这是第{number}个文件\n" for number in range(NUM_PAIRS))
+    Path("pairs.tsv").write_text(text, encoding="utf-8")
+    result = run_init("pairs.tsv", "--from", languages[0], "--to", languages[1])
+    assert result.exit_code == 0
+    assert ("most sources are in en: --from and --to may be swapped" in result.stderr) == (languages == ("zh", "en"))
+
+
+def test_a_model_of_the_pair_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("pairs.tsv").write_text(PAIRS, encoding="utf-8")
+    for models in ([], ["de-en"], ["en-de", "firefox-en-de"]):
+        monkeypatch.setattr(model_packages, "list_models", lambda models=models: models)
+        result = run_init("pairs.tsv", "--from", "en", "--to", "de", "--overwrite")
+        assert ("dragoman adapt en-de pairs.tsv" in result.stdout) == ("en-de" in models)

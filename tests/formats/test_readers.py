@@ -67,7 +67,10 @@ def test_tsv_columns_are_chosen_by_number(tmp_path: Path) -> None:
     assert texts(read(path, column_names=["2", "4"])) == [("one", "eins"), ("two", "zwei")]
     assert texts(read(path, column_names=["4", "1"])) == [("eins", "1"), ("zwei", "2")]
     assert read_error(path, column_names=["2", "5"]) == ", line 1: 4 tab-separated columns, but columns names 5"
-    assert read_error(path) == ", line 1: 4 tab-separated columns; expected 2, source and target"
+    assert (
+        read_error(path)
+        == ", line 1: 4 tab-separated columns; expected 2, source and target; make a file of two, such as by cut -f 1,2"
+    )
 
 
 def test_tsv_column_is_number_from_1(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -322,4 +322,6 @@ def test_two_columns_are_a_pair(tmp_path: Path) -> None:
 def test_other_number_of_columns_raises(tmp_path: Path, line: str, fields: int) -> None:
     path = write_file(tmp_path / "a.tsv", ["one\teins", line])
     expected = f"{path}, line 2: {fields} tab-separated columns; expected 2, source and target"
+    if fields > 2:
+        expected += "; make a file of two, such as by cut -f 1,2"
     assert error_message(lambda: list(read_tsv(path))) == expected

@@ -179,3 +179,29 @@ def test_short_line_makes_the_command_incomplete() -> None:
     assert incomplete.has_errors
     (message,) = incomplete.format_messages(None, DecodingConfig())
     assert "min_length_ratio" in message
+
+
+@pytest.mark.parametrize(
+    ("lines", "numbers"),
+    [
+        ({"wir gehen heute nach Hause": "wir gehen nach Haus"}, "1 (1)"),
+        ({"we are going home today": "wir gehen heute nach Hause"}, None),
+        ({"Anna Maria Schmidt Berlin": "Anna Maria Schmidt, Berlin"}, None),  # names, which the words with capitals may be
+        ({"die Zahl": "die Zahlen"}, None),
+        ({"今天下雨我们在家": "今天下雨我们回家"}, "1 (1)"),
+        ({f"line {number} has text": "Zeile" for number in range(10)} | {"wir gehen nach Hause": "wir gehen nach Haus"}, None),
+        (
+            {f"line {number} has text": "Zeile" for number in range(8)} | {"wir gehen nach Hause": "wir gehen nach Haus"},
+            "1 (9)",
+        ),
+    ],
+)
+def test_lines_in_the_target_language_are_named(lines: dict[str, str], numbers: str | None) -> None:
+    """A tenth of the lines or fewer are no sign of another language: they may be codes."""
+    report = LineWarnings()
+    for line, translation in lines.items():
+        report.add(line, Translation(translation))
+    messages = list(report.format_messages(None, DecodingConfig(), name_similar=True))
+    assert not list(report.format_messages(None, DecodingConfig()))
+    assert [message.rpartition(": ")[2] for message in messages] == ([] if numbers is None else [numbers])
+    assert not report.has_errors

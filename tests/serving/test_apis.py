@@ -402,6 +402,12 @@ def test_unexpected_error_shows_no_text(translator: CapitalTranslator) -> None:
     assert client.post("/translate", json={"q": "ok", "source": "en", "target": "de"}).status_code == 200
 
 
+def test_links_of_the_page_lead_somewhere(client: TestClient) -> None:
+    links = re.findall(r'(?:href|src)="(?!data:)([^"]+)"', client.get("/").text)
+    assert {"openapi.json", "static/translate.css", "static/translate.js"} <= set(links)
+    assert {client.get(f"/{link}").status_code for link in links} == {200}
+
+
 def test_metrics_hold_no_text_and_no_key(translator: CapitalTranslator) -> None:
     service = make_service(translator)
     client = make_client(service)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
@@ -17,6 +18,12 @@ from dragoman.console.options import PATH_TYPE, check_output_paths, json_option,
 
 if TYPE_CHECKING:
     from dragoman.config import Recipe
+    from dragoman.formats.pair import Pair
+
+CODE_HINT = "a language is a code of two or three letters, such as en or pt-BR"
+_LANGUAGE_CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
+MAX_IDENTIFIED = 200
+"""Pairs whose language is identified."""
 
 
 @click.command()
@@ -53,6 +60,7 @@ def init(
     from dragoman.errors import DataError
     from dragoman.formats.readers import check_files_exist, read_pairs
     from dragoman.formats.writers import write_pairs
+    from dragoman.model_packages import list_models
     from dragoman.runtime.counts import format_minutes
 
     if output.suffix != ".toml" or not output.parent.is_dir():
@@ -87,18 +95,31 @@ def init(
     _write_text(output, describe(choice=""), overwrite=overwrite)
     recipe, choice = read_training_recipe(output)
     _write_text(output, describe(choice=(choice or "").partition("; ")[0]), overwrite=True)
-    minutes = _estimate_minutes(recipe)
     if as_json:
-        facts = {"recipe": str(output), "languages": list(languages), "size": recipe.size, "minutes": minutes}
-        print_json({**facts, "survey": asdict(survey)})
+        facts = {"recipe": str(output), "languages": list(languages), "size": recipe.size}
+        print_json({**facts, "minutes": _estimate_minutes(recipe), "survey": asdict(survey)})
         return
     print_facts(f"{corpus}: {languages[0]} to {languages[1]}", survey.describe())
+    console = stderr_console()
+    if _are_swapped(held_out, languages):
+        console.print(f"most sources are in {languages[1]}: --from and --to may be swapped", markup=False)
     if choice:
-        time_here = "" if minutes is None else f"; the steps take about {format_minutes(minutes)} here"
-        stderr_console().print(f"{choice}{time_here}", markup=False)
+        console.print(choice, markup=False)
     held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
     click.echo(f"{output}: written{held}")
     click.echo(f"Try next:\n  dragoman clean {output} -o cleaned\n  dragoman train {output}")
+    if (minutes := _estimate_minutes(recipe)) is not None:
+        click.echo(f"The training takes about {format_minutes(minutes)} here.")
+    if (model := f"{languages[0]}-{languages[1]}") in list_models() and len(files) == 1:
+        click.echo(f"The model {model} is here. Adapting it takes less time:\n  dragoman adapt {model} {files[0]}")
+
+
+def _are_swapped(pairs: Sequence[Pair], languages: tuple[str, str]) -> bool:
+    """Return whether most sources are in the target language. Without py3langid, only languages of other scripts are told."""
+    from dragoman.text.target_language import find_target_language
+
+    sources = [pair.source for pair in pairs[:MAX_IDENTIFIED]]
+    return 2 * sum(find_target_language(sources, *languages)) > len(sources)
 
 
 def _write_schema(path: Path, *, overwrite: bool) -> None:
@@ -127,13 +148,23 @@ def _estimate_minutes(recipe: Recipe) -> float | None:
     return round(estimate_minutes(recipe.model, recipe.training, corpus, vocab_size=recipe.tokenizer.vocab_size), 1)
 
 
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
 def _ask_language(side: str, option: str, code: str | None, guess: str) -> str:
     """Return the language of a side: that of the option, that of the file's name, or the answer of a terminal."""
-    if code is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", code):
-        raise usage_error(f"{option} {code!r}: a language is a code, such as en or pt-BR")
+    if code is not None and not _LANGUAGE_CODE.fullmatch(code):
+        raise usage_error(f"{option} {code!r}: {CODE_HINT}")
     if code or guess:
         return code or guess
-    if not sys.stdin.isatty():
+    if not _is_terminal():
         raise usage_error(f"the names of the files do not state the {side} language: give {option}, such as {option} en")
-    answer: str = click.prompt(f"{side.capitalize()} language, such as en", err=True)
+
+    def check(answer: str) -> str:
+        if not _LANGUAGE_CODE.fullmatch(answer):
+            raise click.UsageError(CODE_HINT)  # the question comes again
+        return answer
+
+    answer: str = click.prompt(f"{side.capitalize()} language, such as en", err=True, value_proc=check)
     return answer

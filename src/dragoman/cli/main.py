@@ -132,6 +132,8 @@ _EXAMPLE = re.compile(r"(?:\w+:)? +(?=dragoman |curl |echo )")
 _SHELL_WORD = re.compile(r"""(?:--?[\w-]+ (?!-))?(?:[^\s"']|"[^"]*"|'[^']*')+""")
 click.Context.formatter_class = ExampleFormatter
 
+RESUMED_COMMANDS = {"adapt", "train"}
+"""Commands that keep what an interrupted one of them has done."""
 STDOUT_ERROR_HINTS = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the quota is used up; free some space",
@@ -271,7 +273,7 @@ def main() -> None:
     try:
         cli.main(prog_name="dragoman", standalone_mode=False)
     except click.exceptions.Abort:
-        _exit_with_error("interrupted", InterruptedRun.exit_code)
+        _exit_with_error(describe_interrupt(), InterruptedRun.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
     except click.ClickException as error:
@@ -287,10 +289,10 @@ def main() -> None:
             raise
         _exit_with_error(str(missing), missing.exit_code)
     except KeyboardInterrupt:
-        _exit_with_error("interrupted", InterruptedRun.exit_code)
+        _exit_with_error(describe_interrupt(), InterruptedRun.exit_code)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 wraps an interrupt while it makes a class
-            _exit_with_error("interrupted", InterruptedRun.exit_code)
+            _exit_with_error(describe_interrupt(), InterruptedRun.exit_code)
         if not is_out_of_memory(error):
             raise
         _exit_with_error(
@@ -325,6 +327,12 @@ def _reopen_closed_streams() -> bool:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     return stdout_was_closed
+
+
+def describe_interrupt() -> str:
+    """Return the message of an interrupted command."""
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    return "interrupted; the same command goes on from what is done" if command in RESUMED_COMMANDS else "interrupted"
 
 
 def _exit_with_error(message: str, code: int) -> None:

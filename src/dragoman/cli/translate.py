@@ -34,6 +34,7 @@ from dragoman.console.options import (
     overwrite_option,
     parse_file_and_settings,
     placeholders_option,
+    print_note,
     shared,
     to_option,
     treat_termination_as_interrupt,
@@ -163,6 +164,8 @@ def translate(args: TranslateOptions) -> None:
         raise usage_error(f"-o and --alignments both name {args.output}; give two names")
     input_paths = [source, args.constraints, args.bundle, *args.ensemble, args.adapter, args.shortlist, args.glossary]
     check_output_paths(args.output, args.alignments, overwrite=args.overwrite, input_paths=input_paths)
+    if source is not None and (note := _describe_document(source)):
+        print_note(note)
     line_count = count_lines(source)
     bundles = [fetch_if_listed(path) for path in (args.bundle, *([args.second_bundle] if args.second_bundle else []))]
     console, flush_lines = stderr_console(), is_live_input(source)
@@ -199,6 +202,16 @@ def translate(args: TranslateOptions) -> None:
     _print_warnings(line_warnings, translator, config)
 
 
+def _describe_document(path: Path) -> str | None:
+    """Return a note for a file in a format that has more than lines of text, such as Markdown."""
+    from dragoman.documents.formats import SUFFIXES
+
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES or suffix in (".txt", ".csv", ".tsv"):
+        return None
+    return f"{path}: its lines are read as plain text; dragoman translate-file keeps the format of {suffix} files"
+
+
 def _load_translators(args: TranslateOptions, bundles: Sequence[Path]) -> tuple[Translator, PivotTranslator | None]:
     """Return the translator of the first bundle, and the one that translates in two steps if there is one."""
     from dragoman.inference.load import load, load_pivot
@@ -217,7 +230,9 @@ def _print_warnings(line_warnings: LineWarnings, translator: Translator, config:
     from dragoman.console.terminal import stderr_console
 
     console = stderr_console()
-    for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
+    task, max_positions = translator.recipe.task, translator.inference_model.max_positions
+    has_two_languages = task.source_language != task.target_language
+    for warning in line_warnings.format_messages(max_positions, config, name_similar=has_two_languages):
         console.print(warning, markup=False)
     if line_warnings.has_errors:
         sys.exit(INCOMPLETE_LINES)

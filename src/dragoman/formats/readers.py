@@ -66,7 +66,7 @@ def check_files_exist(data_root: str, recipe_name: str, corpora: Iterable[Corpus
         try:
             path.stat()
         except FileNotFoundError:
-            root_hint = f" (data.root = {data_root!r})" if path.is_relative_to(root) else ""
+            root_hint = f" (data.root = {data_root!r})" if path.is_relative_to(root) and data_root != "." else ""
             raise DataError(f"{path}: there is no such file{root_hint}; {hint}", code="file-not-found") from None
         except OSError:
             continue  # the reader reports it

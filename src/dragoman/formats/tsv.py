@@ -38,8 +38,9 @@ def read_tsv(path: Path | None, column_names: Sequence[str] | None = None) -> It
         for number, line in enumerate(read_lines(path), start=1):
             source, _, target = line.partition("\t")
             if (num_tabs := line.count("\t")) != 1:
+                hint = "; make a file of two, such as by cut -f 1,2" if num_tabs > 1 else ""
                 raise DataError(
-                    f"{name}, line {number}: {num_tabs + 1} tab-separated columns; expected 2, source and target",
+                    f"{name}, line {number}: {num_tabs + 1} tab-separated columns; expected 2, source and target{hint}",
                     code="invalid-format",
                 )
             yield Pair(source, target, f"{name}:{number}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dragoman.console.options import format_line_numbers
+from dragoman.languages import UNSPACED
 
 if TYPE_CHECKING:
     from dragoman.config import DecodingConfig
     from dragoman.inference.translation_result import Translation
 
+SIMILAR = "similar"
 WARNINGS = {
     "too_long": "left untranslated: they have more than {max_source_tokens} tokens (decoding.long_input=split cuts them)",
     "truncated": "cut, because their translation did not end within the input's length + {max_extra_tokens} tokens",
@@ -21,10 +24,20 @@ WARNINGS = {
     "copied": "came out as they went in",
     "unmet_constraints": "do not meet all their constraints",
     "terminology": "do not use all their terms of the glossary",
+    SIMILAR: "came out nearly as they went in, and may be in the target language already",
     "segments": "were longer than {max_source_tokens} tokens and translated in segments",
 }
 # A copy of the source and a translation in segments can be correct. The other lines are incomplete.
-INFORMATIONAL_WARNINGS = {"copied", "segments"}
+INFORMATIONAL_WARNINGS = {"copied", "segments", SIMILAR}
+
+MIN_WORDS = 3
+"""Fewest different words of a line that may be in the target language already."""
+MIN_COMMON_WORDS = 0.5
+"""Smallest share of its words and those of its translation that both have. Of 366 English lines, 6 have as many: those of codes
+and addresses. Of 258 German lines that an English-German model changed, 164 have as many."""
+MIN_SIMILAR_LINES = 0.1
+"""Smallest share of such lines that is worth a message."""
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W\d_{UNSPACED}]+")
 
 
 MAX_LINE_NUMBERS = 5
@@ -45,7 +58,8 @@ class LineWarnings:
     def add(self, line: str, result: Translation, *, lacks_term: bool = False) -> None:
         """Record the next line. A line without text has no warning. lacks_term: a term of a glossary is not used"""
         self.line_count += 1
-        for warning in [*_find_warnings(line, result), *(["terminology"] if lacks_term else [])]:
+        similar = [SIMILAR] if result.status != "copied" and _are_similar(line, result.text) else []
+        for warning in [*_find_warnings(line, result), *(["terminology"] if lacks_term else []), *similar]:
             self._add_lines(warning, 1, [self.line_count])
 
     def merge(self, later: LineWarnings) -> None:
@@ -63,14 +77,28 @@ class LineWarnings:
         """Return whether a line is incomplete."""
         return bool(self.counts.keys() - INFORMATIONAL_WARNINGS)
 
-    def format_messages(self, max_positions: int | None, config: DecodingConfig) -> Iterator[str]:
-        """Yield one message for each warning, with the limits of the model's positions and of the search."""
+    def format_messages(
+        self, max_positions: int | None, config: DecodingConfig, *, name_similar: bool = False
+    ) -> Iterator[str]:
+        """Yield one message for each warning, with the limits of the model's positions and of the search.
+
+        name_similar: also name lines that are nearly their translations, if they are more than a tenth of all lines
+        """
         from dragoman.tasks.translation import get_source_limit
 
         max_source_tokens = get_source_limit(max_positions, config)
         for warning, count in self.counts.items():
+            if warning == SIMILAR and not (name_similar and count > MIN_SIMILAR_LINES * self.line_count):
+                continue
             text = WARNINGS[warning].format(max_source_tokens=max_source_tokens, max_extra_tokens=config.max_extra_tokens)
             yield f"lines {text}: {format_line_numbers(self.first_lines[warning], count)}"
+
+
+def _are_similar(line: str, translation: str) -> bool:
+    """Return whether a line and its translation have many words in common, but for names and others with capitals."""
+    words, translated_words = ({word for word in _WORD.findall(text) if word == word.lower()} for text in (line, translation))
+    num_all = len(words | translated_words)
+    return len(words) >= MIN_WORDS and len(words & translated_words) >= MIN_COMMON_WORDS * num_all
 
 
 def _find_warnings(line: str, result: Translation) -> Iterator[str]:
