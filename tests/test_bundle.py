@@ -210,7 +210,7 @@ def set_key(section: str, key: str, value: Any) -> Callable[[dict[str, Any]], No
 def test_false_config_raises_before_allocation(
     subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cases: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+    for change, message_part in [
         (lambda d: d["recipe"].update(evil=1), "evil is not a key"),
         (set_key("model", "d_modle", 16), "did you mean d_model"),
         (set_key("model", "d_model", "wide"), "model.d_model = 'wide'"),
@@ -241,8 +241,7 @@ def test_false_config_raises_before_allocation(
             lambda d: (d["recipe"]["tokenizer"].update(joint=False), d["recipe"]["model"].update(tie_embeddings="none")),
             "decoder.embedding.weight",
         ),
-    ]
-    for change, message_part in cases:
+    ]:
         with subtests.test(change=change, message_part=message_part):
             bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
             edit_config(bundle_copy, change)
@@ -257,8 +256,7 @@ def _peak_memory_mib() -> float:
 
 
 def test_malformed_config_raises(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[str] = ["", "{", "[]", "null", "[" * 100_000, '{"recipe": {}}', "\ud800"]
-    for text in cases:
+    for text in ["", "{", "[]", "null", "[" * 100_000, '{"recipe": {}}', "\ud800"]:
         with subtests.test(text=text):
             bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
             (bundle_copy / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -371,7 +369,7 @@ def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) 
 
 
 def test_unfit_weights_raise(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[Callable[[dict[str, Tensor]], object], str]] = [
+    for change, message_part in [
         (lambda w: w.pop("encoder.layers.0.attention.key.weight"), "encoder.layers.0.attention.key.weight"),
         (lambda w: w.update(extra=torch.zeros(1)), "'extra' does not belong"),
         (lambda w: w.update({"output": torch.zeros(81, 16)}), "(81, 16)"),
@@ -379,8 +377,7 @@ def test_unfit_weights_raise(subtests: pytest.Subtests, bundle: Path, tmp_path_f
         (lambda w: w["output"].view(-1)[7:8].fill_(float("nan")), "output holds values that are not finite"),
         (lambda w: w["output"].view(-1)[7:8].fill_(float("inf")), "output holds values that are not finite"),
         (lambda w: w.update({"output": torch.zeros(80, 16, dtype=torch.int64)}), "output holds values"),
-    ]
-    for change, message_part in cases:
+    ]:
         with subtests.test(change=change, message_part=message_part):
             bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
             change_weights(bundle_copy, change)
@@ -450,8 +447,7 @@ TENSORS = {
 def test_tensor_bytes_equal_the_safetensors_library(
     subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cases: list[list[str]] = [list(TENSORS), ["w.2", "w.10"], ["half"], ["empty"], []]
-    for names in cases:
+    for names in [list(TENSORS), ["w.2", "w.10"], ["half"], ["empty"], []]:
         with subtests.test(names=names):
             tmp_path = tmp_path_factory.mktemp("case")
             tensors = {name: TENSORS[name].detach() for name in names}

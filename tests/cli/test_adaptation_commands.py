@@ -57,14 +57,13 @@ def adapter(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_numbers_after_weights_are_one_value(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[list[str], list[str]]] = [
+    for arguments, expected in [
         (["A", "B", "--weights", "0.7", "0.3", "-o", "C"], ["A", "B", "--weights", "0.7,0.3", "-o", "C"]),
         (["--weights", ".5", "5e-1", "A", "B"], ["--weights", ".5,5e-1", "A", "B"]),
         (["--weights", "0.5,0.5", "A"], ["--weights", "0.5,0.5", "A"]),
         (["A", "--weights", "-o", "C"], ["A", "--weights", "-o", "C"]),
         (["A", "-o", "C"], ["A", "-o", "C"]),
-    ]
-    for arguments, expected in cases:
+    ]:
         with subtests.test(arguments=arguments, expected=expected):
             assert join_numbers(arguments, "--weights") == expected
 
@@ -100,7 +99,7 @@ def test_translate_with_adapter_equals_merged_bundle(bundle: Path, adapter: Path
 
 
 def test_mistakes_are_one_line(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[list[str], str]] = [
+    for arguments, message in [
         (["model", "average", "{bundle}", "-o", "{tmp}/out", "--weights", "1"], "--last N"),
         (["model", "average", "{bundle}", "{tmp}", "-o", "{tmp}/out", "--last", "1"], "two or more bundles"),
         (["model", "average", "{bundle}", "--last", "1", "--weights", "1", "-o", "{tmp}/out"], "--weights goes with"),
@@ -113,8 +112,7 @@ def test_mistakes_are_one_line(subtests: pytest.Subtests, bundle: Path, tmp_path
         (["adapt", "{tmp}/none", "{tmp}/none.tmx"], "none"),
         (["adapt", "{bundle}", "{tmp}/none.tmx"], "none.tmx"),
         (["adapt", "{bundle}", "training.max_steps=2"], "name a translation memory"),
-    ]
-    for arguments, message in cases:
+    ]:
         with subtests.test(arguments=arguments, message=message):
             tmp_path = tmp_path_factory.mktemp("case")
             assert message in fail_command(*(argument.format(bundle=bundle, tmp=tmp_path) for argument in arguments))
@@ -199,14 +197,13 @@ def test_adaptation_keeps_a_start_that_nothing_beats(bundle: Path, corpus: Path,
 
 
 def test_verdict_follows_the_bootstrap(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[tuple[float, float], tuple[float, float], str]] = [
+    for bleu, chrf, verdict in [
         ((2.0, 0.01), (1.0, 0.01), "the new bundle is better"),
         ((2.0, 0.2), (1.0, 0.01), "the new bundle is better"),
         ((0.0, 1.0), (-9.0, 0.01), "the new bundle is worse"),
         ((2.0, 0.2), (1.0, 0.05), "no difference is proven"),
         ((2.0, 0.01), (-1.0, 0.01), "the metrics disagree"),
-    ]
-    for bleu, chrf, verdict in cases:
+    ]:
         with subtests.test(bleu=bleu, chrf=chrf, verdict=verdict):
             changes: dict[str, Any] = {
                 metric: {"before": 20.0, "after": 20.0 + difference, "difference": difference, "p_value": p_value}

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -1028,7 +1028,7 @@ def test_every_error_is_one_line(
     corpus: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    cases: list[tuple[Sequence[str], int, str]] = [
+    for words, code, message in [
         (["nosuch"], 2, "No such command 'nosuch'; choose a command (see dragoman --help)"),
         (["translat"], 2, "No such command 'translat'; did you mean translate? (see dragoman --help)"),
         (["quantize"], 2, "No such command 'quantize'; did you mean model quantize? (see dragoman --help)"),
@@ -1097,8 +1097,7 @@ def test_every_error_is_one_line(
         (["prepare", "{tmp}/blank", "run={tmp}/run"], 2, "data.train"),
         (["clean", "{en}", "-o", "{tmp}/out"], 2, "test.en, line 1, column 5: not TOML"),
         (["clean", "{tmp}/blank", "-o", "{tmp}/out"], 2, "data.train"),
-    ]
-    for words, code, message in cases:
+    ]:
         with subtests.test(words=words, code=code, message=message):
             tmp_path = tmp_path_factory.mktemp("case")
             (tmp_path / "empty").mkdir()

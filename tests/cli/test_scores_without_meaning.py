@@ -60,7 +60,7 @@ def test_evaluate_of_short_outputs_says_why(bundle: Path, tmp_path: Path) -> Non
 def test_blank_lines_are_an_error(
     subtests: pytest.Subtests, bundle: Path, blank: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cases: list[list[str]] = [
+    for words in [
         ["score", "{text}", "--ref", "{blank}"],
         ["score", "{text}", "--ref", "{text}", "--ref", "{blank}"],
         ["score", "{text}", "--bundle", "{bundle}", "--src", "{blank}"],
@@ -69,8 +69,7 @@ def test_blank_lines_are_an_error(
         ["model", "shortlist", "{bundle}", "{blank}", "{text}", "-o", "{tmp}/out"],
         ["model", "shortlist", "{bundle}", "{text}", "{blank}", "-o", "{tmp}/out"],
         ["model", "calibrate", "{bundle}", "{blank}"],
-    ]
-    for words in cases:
+    ]:
         with subtests.test(words=words):
             tmp_path = tmp_path_factory.mktemp("case")
             text = write(tmp_path / "text", "red ten", "ten", "one red")

@@ -617,7 +617,7 @@ def test_recipe_file_is_read(tmp_path: Path) -> None:
 
 
 def test_unreadable_recipe_is_named_with_position(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[bytes, str]] = [
+    for content, expected in [
         (
             b"a = 1\nb = = 2\n",
             "FILE, line 2, column 5: not TOML: Invalid value; write key = value on each line, and texts in quotes",
@@ -635,8 +635,7 @@ def test_unreadable_recipe_is_named_with_position(subtests: pytest.Subtests, tmp
             b"[[model]]\nd_model = 3\n",
             "FILE: model = [{'d_model': 3}]: needs a section of key = value lines, below its name in brackets",
         ),
-    ]
-    for content, expected in cases:
+    ]:
         with subtests.test(content=content, expected=expected):
             tmp_path = tmp_path_factory.mktemp("case")
             path = tmp_path / "r.toml"
@@ -696,15 +695,14 @@ def test_builtin_recipe_is_valid(subtests: pytest.Subtests) -> None:
 
 
 def test_recipe_error_has_code(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str | None, list[str], str]] = [
+    for content, overrides, code in [
         (None, [], "recipe-not-found"),
         ("a = = 2", [], "recipe-syntax"),
         ("", ["model"], "recipe-syntax"),
         ("", ["name.x=3"], "invalid-recipe"),
         ("[model]\nd_mdel = 3", [], "unknown-key"),
         ("[model]\nd_model = 0", [], "invalid-recipe"),
-    ]
-    for content, overrides, code in cases:
+    ]:
         with subtests.test(content=content, overrides=overrides, code=code):
             tmp_path = tmp_path_factory.mktemp("case")
             path = tmp_path / "r.toml"

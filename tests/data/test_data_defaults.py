@@ -76,14 +76,13 @@ def test_settings_of_the_recipe_win(recipe_file: Path) -> None:
 
 def test_sizes_and_epochs_follow_from_the_pairs(subtests: pytest.Subtests) -> None:
     """The epochs are 4,000 / √pairs, between 2 and 60."""
-    cases: list[tuple[int, str, float]] = [
+    for pairs, size, epochs in [
         (500, "tiny", 60),
         (43_522, "tiny", 19.2),
         (160_000, "small", 10),
         (1_000_000, "base", 4),
         (20_000_000, "big", 2),
-    ]
-    for pairs, size, epochs in cases:
+    ]:
         with subtests.test(pairs=pairs, size=size, epochs=epochs):
             assert choose_size(pairs) == size
             chosen = choose_defaults(CorpusSize(pairs, 20 * pairs), size, max_length=256)["training"]

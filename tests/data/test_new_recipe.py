@@ -112,7 +112,7 @@ def test_times_are_in_words() -> None:
 
 
 def test_names_of_files_state_languages(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[tuple[str, ...], tuple[str, str]]] = [
+    for files, languages in [
         (("a.en", "a.de"), ("en", "de")),
         (("a.pt-BR.gz", "a.zh_Hans.gz"), ("pt-BR", "zh_Hans")),
         (("pairs.en-de.tsv",), ("en", "de")),
@@ -120,8 +120,7 @@ def test_names_of_files_state_languages(subtests: pytest.Subtests) -> None:
         (("a.src", "a.tgt"), ("", "")),
         (("my-to-do.tsv",), ("", "")),
         (("a.en", "b.en"), ("", "")),
-    ]
-    for files, languages in cases:
+    ]:
         with subtests.test(files=files, languages=languages):
             assert read_user_corpus([Path(name) for name in files]).guess_languages() == languages
 

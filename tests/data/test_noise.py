@@ -230,7 +230,7 @@ def test_side_of_punctuation_keeps_the_pair(text: str) -> None:
 
 
 def test_concatenated_pairs_are_joined_by_script(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[str, str, str]] = [
+    for first, second, both in [
         ("One.", "Two.", "One. Two."),
         ("你好。", "再见。", "你好。再见。"),
         ("我喜欢Python", "真的", "我喜欢Python 真的"),  # six letters of eleven are Latin
@@ -239,8 +239,7 @@ def test_concatenated_pairs_are_joined_by_script(subtests: pytest.Subtests) -> N
         ("안녕하세요.", "감사합니다.", "안녕하세요. 감사합니다."),
         ("Раз.", "Два.", "Раз. Два."),
         ("1.", "2.", "1. 2."),
-    ]
-    for first, second, both in cases:
+    ]:
         with subtests.test(first=first, second=second, both=both):
             assert concat_pairs((first, "a"), (second, "b")) == (both, "a b")
             assert concat_pairs(("a", first), ("b", second)) == ("a b", both)
@@ -265,8 +264,7 @@ def test_all_typos_of_a_word_occur() -> None:
 
 
 def test_one_typo_for_sixteen_letters(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[int, int]] = [(1, 1), (2, 1), (4, 2), (8, 4), (20, 10)]
-    for words, typos in cases:
+    for words, typos in [(1, 1), (2, 1), (4, 2), (8, 4), (20, 10)]:
         with subtests.test(words=words, typos=typos):
             text = " ".join(f"{'abcdefgh'[index % 8]}onderful"[:8] for index in range(words))  # words of eight letters
             for seed in range(50):
@@ -275,7 +273,7 @@ def test_one_typo_for_sixteen_letters(subtests: pytest.Subtests) -> None:
 
 
 def test_protected_text_gets_no_typos(subtests: pytest.Subtests) -> None:
-    cases: list[str] = [
+    for text in [
         "of the men",
         "12345 1st abcd5 x_abcd",
         "https://a.org/street jo.street@a.org",
@@ -285,8 +283,7 @@ def test_protected_text_gets_no_typos(subtests: pytest.Subtests) -> None:
         "__street__ [[street]] &nbsp;",
         "ame\u0301lie",
         "",
-    ]
-    for text in cases:
+    ]:
         with subtests.test(text=text):
             assert all(add_typos(text, Random(seed)) == text for seed in range(50))
             mixed = f"{text} street"
@@ -320,15 +317,14 @@ def test_both_sides_get_the_same_placeholders(subtests: pytest.Subtests) -> None
 
 
 def test_shared_words_become_placeholders(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[tuple[str, str], set[str]]] = [
+    for pair, replaceable in [
         (("Tom paid 12.50 euros.", "Tom zahlte 12.50 Euro."), {"Tom", "12.50"}),
         (("See https://a.org/b.", "Voir https://a.org/b."), {"https://a.org/b"}),
         (("Write to a.b@c.org!", "写信给a.b@c.org！"), {"a.b@c.org"}),
         (("I read 3 books about Python.", "我读了3本关于Python的书。"), {"3", "Python"}),
         (("Tom's house is Tom's.", "Das Haus von Tom gehört Tom."), {"Tom"}),
         (("COVID-19 came at 12:30.", "COVID-19 kam um 12:30."), {"COVID-19", "12:30"}),
-    ]
-    for pair, replaceable in cases:
+    ]:
         with subtests.test(pair=pair, replaceable=replaceable):
             all_replaced = set()
             for seed in range(100):
@@ -344,15 +340,14 @@ def test_shared_words_become_placeholders(subtests: pytest.Subtests) -> None:
 
 
 def test_placeholder_is_inserted_without_shared_words(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[str, str]] = [
+    for pair in [
         ("It was in Rome.", "Es war in Rom."),  # In is too short, and Rome differs from Rom
         ("Tom and Tom.", "Tom und er."),  # different counts
         ("In it goes.", "In diesen."),
         ("MP3a 3a", "3 MP"),
         ("Ame\u0301lie is here.", "Ame\u0301lie est là."),  # a letter keeps its accent
         ("What is your name?", "你叫什么名字？"),
-    ]
-    for pair in cases:
+    ]:
         with subtests.test(pair=pair):
             at_start = set()
             for seed in range(60):

@@ -286,7 +286,7 @@ MODEL_CHANGES: list[dict[str, Any]] = [
 
 
 def test_length_penalty_matches_closed_form() -> None:
-    cases: list[tuple[str, float, int, float]] = [
+    for form, alpha, length, expected in [
         ("gnmt", 0.6, 7, 2**0.6),
         ("gnmt", 0.6, 1, 1.0),
         ("gnmt", 1.0, 13, 3.0),
@@ -295,8 +295,7 @@ def test_length_penalty_matches_closed_form() -> None:
         ("power", 0.5, 16, 4.0),
         ("power", 0.6, 1, 1.0),
         ("none", 0.6, 7, 1.0),
-    ]
-    for form, alpha, length, expected in cases:
+    ]:
         penalty = LengthPenalty(form, alpha)
         assert penalty(float(length)) == pytest.approx(expected)
         torch.testing.assert_close(penalty(torch.tensor([float(length)])), torch.tensor([expected]))
@@ -452,8 +451,7 @@ def worst_finished_with_lists(
 
 def test_search_stops_at_the_worst_finished_so_far(subtests: pytest.Subtests) -> None:
     """Compare with lists, and with "exhaustive", whose best output is the same."""
-    cases: list[tuple[str, float]] = [("gnmt", 0.6), ("power", 1.0)]
-    for form, alpha in cases:
+    for form, alpha in [("gnmt", 0.6), ("power", 1.0)]:
         with subtests.test(form=form, alpha=alpha):
             num_short_lists = 0
             for seed, beam in itertools.product(range(12), (2, 4)):

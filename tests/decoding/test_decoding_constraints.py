@@ -378,8 +378,7 @@ def best_with_phrases(table: Table, sentence: int, limit: int, phrases: Sequence
 
 
 def test_wide_beam_returns_best_output_with_phrases() -> None:
-    cases: list[tuple[tuple[int, ...], ...]] = [((3,),), ((3, 0),), ((0, 1), (3,)), ((1, 1), (1, 3))]
-    for include in cases:
+    for include in [((3,),), ((3, 0),), ((0, 1), (3,)), ((1, 1), (1, 3))]:
         for seed in range(3):
             table = Table.random(seed, vocabulary=4)
             (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[constrain(include=include)])
@@ -387,8 +386,7 @@ def test_wide_beam_returns_best_output_with_phrases() -> None:
 
 
 def test_wide_beam_returns_best_output_with_one_phrase_of_each_group() -> None:
-    cases: list[tuple[tuple[tuple[int, ...], ...], ...]] = [(((3,), (0, 1)),), (((3, 0), (1, 1)), ((0,), (3, 3), (1, 3)))]
-    for groups in cases:
+    for groups in [(((3,), (0, 1)),), (((3, 0), (1, 1)), ((0,), (3, 3), (1, 3)))]:
         for seed in range(3):
             table = Table.random(seed, vocabulary=4)
             constraints = constrain(include_any=groups)

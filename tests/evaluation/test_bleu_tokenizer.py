@@ -228,7 +228,7 @@ def test_ter_of_chinese_and_japanese_counts_characters(language: str, tmp_path: 
 
 
 def test_ter_without_meaning_is_left_out(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str, str | None]] = [
+    for language, line, reason in [
         ("th", "แมวตัวใหญ่มาก", "no other tokens for 'th'"),
         ("lo_LA", "ແມວໃຫຍ່", "no other tokens for 'lo_LA'"),
         ("km", "ឆ្មាធំណាស់", "no other tokens for 'km'"),
@@ -237,8 +237,7 @@ def test_ter_without_meaning_is_left_out(subtests: pytest.Subtests, tmp_path_fac
         ("ko", "고양이가 크다.", None),
         ("de", "Die Katze ist groß.", None),
         ("zh", "我昨天买了三本书。", None),
-    ]
-    for language, line, reason in cases:
+    ]:
         with subtests.test(language=language, line=line, reason=reason):
             tmp_path = tmp_path_factory.mktemp("case")
             assert (find_ter_obstacle(language, [line]) is None) == (reason is None)
@@ -261,13 +260,12 @@ def test_ter_without_meaning_is_left_out(subtests: pytest.Subtests, tmp_path_fac
 
 
 def test_text_without_spaces_is_recognized(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[str, bool]] = [
+    for line, is_unspaced in [
         ("今天天气很好。", True),
         ("โรงเรียน", True),
         ("漢字 in an English sentence", False),
         ("한국어 문장", False),
         ("123", False),
-    ]
-    for line, is_unspaced in cases:
+    ]:
         with subtests.test(line=line, is_unspaced=is_unspaced):
             assert is_mostly_unspaced([line]) == is_unspaced

@@ -11,7 +11,7 @@ from dragoman.evaluation.gleu import count_ngrams, ngram_gleu
 
 
 def test_gleu_equals_values_by_hand(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[str, str, float]] = [
+    for output, reference, gleu in [
         ("the cat sat", "the cat sat", 1.0),  # 3 + 2 + 1 n-grams of 6
         ("the cat", "the cat sat", 3 / 6),  # recall: 2 + 1 matches of 6
         ("the cat sat", "the cat", 3 / 6),  # precision: the same, because both sides count alike
@@ -20,8 +20,7 @@ def test_gleu_equals_values_by_hand(subtests: pytest.Subtests) -> None:
         ("dog", "cat", 0.0),
         ("", "cat", 0.0),
         ("", "", 0.0),
-    ]
-    for output, reference, gleu in cases:
+    ]:
         with subtests.test(output=output, reference=reference, gleu=gleu):
             assert ngram_gleu(count_ngrams(output.split()), count_ngrams(reference.split())) == pytest.approx(gleu, abs=1e-12)
 

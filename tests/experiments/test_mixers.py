@@ -188,8 +188,7 @@ def test_dilations_double_and_begin_again() -> None:
 
 
 def test_gradient_reaches_every_parameter(subtests: pytest.Subtests) -> None:
-    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
-    for name in cases:
+    for name in [*SYSTEM_NAMES, *MODELS]:
         with subtests.test(name=name):
             model = make_any_model(name).train()
             source_BS, inputs_BT = sentences(6, 4, 2), sentences(5, 5, 3)
@@ -201,8 +200,7 @@ def test_gradient_reaches_every_parameter(subtests: pytest.Subtests) -> None:
 
 @torch.no_grad()
 def test_later_inputs_change_no_earlier_output(subtests: pytest.Subtests) -> None:
-    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
-    for name in cases:
+    for name in [*SYSTEM_NAMES, *MODELS]:
         with subtests.test(name=name):
             model = make_any_model(name)
             source_BS, inputs_BT = sentences(6, 4), sentences(7, 7)
@@ -215,8 +213,7 @@ def test_later_inputs_change_no_earlier_output(subtests: pytest.Subtests) -> Non
 
 @torch.no_grad()
 def test_padding_changes_no_output(subtests: pytest.Subtests) -> None:
-    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
-    for name in cases:
+    for name in [*SYSTEM_NAMES, *MODELS]:
         with subtests.test(name=name):
             model = make_any_model(name)
             source_BS, inputs_BT = sentences(4, 4), sentences(5, 5)
@@ -227,8 +224,7 @@ def test_padding_changes_no_output(subtests: pytest.Subtests) -> None:
 @torch.no_grad()
 def test_cached_decoding_equals_full_decoding(subtests: pytest.Subtests) -> None:
     """Decode in parts of one, two and three tokens, beyond the source's length, with two rows for each source."""
-    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
-    for name in cases:
+    for name in [*SYSTEM_NAMES, *MODELS]:
         with subtests.test(name=name):
             model = make_any_model(name).double()
             source_BS, inputs_NT = sentences(5, 3), sentences(*[9] * 4)
@@ -243,8 +239,7 @@ def test_cached_decoding_equals_full_decoding(subtests: pytest.Subtests) -> None
 @torch.no_grad()
 def test_reordered_state_equals_fresh_state(subtests: pytest.Subtests) -> None:
     """Exchange the hypotheses of the first sentence, then leave the first sentence out."""
-    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
-    for name in cases:
+    for name in [*SYSTEM_NAMES, *MODELS]:
         with subtests.test(name=name):
             model = make_any_model(name)
             source_BS, inputs_NT, rows_N = sentences(5, 3), sentences(*[4] * 4), torch.tensor([1, 0, 2, 2])
@@ -260,8 +255,7 @@ def test_reordered_state_equals_fresh_state(subtests: pytest.Subtests) -> None:
 @pytest.mark.slow
 @torch.no_grad()
 def test_beam_of_one_equals_greedy_search(subtests: pytest.Subtests) -> None:
-    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
-    for name in cases:
+    for name in [*SYSTEM_NAMES, *MODELS]:
         with subtests.test(name=name):
             model, source_BS = make_any_model(name), sentences(5, 3, 4)
             settings, lengths = SearchSettings(start_id=START, end_id=END, forbidden_ids=(PAD, START)), [8, 8, 8]

@@ -90,7 +90,7 @@ def test_model_without_attention_has_no_alignments(tiny: Any, tmp_path: Path) ->
 def test_tasks_without_their_layers_give_one_line(
     subtests: pytest.Subtests, tiny: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cases: list[tuple[list[str], str]] = [
+    for settings, problem in [
         (["training.guided_alignment_weight=0.1", *(f"model.{key}" for key in BYTENET)], "guided_alignment_weight needs"),
         (
             ["decoding.coverage_penalty=0.1", *(f"model.{key}" for key in BYTENET)],
@@ -105,8 +105,7 @@ def test_tasks_without_their_layers_give_one_line(
             "the decoder has 1; give 1$",
         ),
         (["training.parallel=fsdp", "model.normalization=batch"], "set parallel = 'ddp'"),
-    ]
-    for settings, problem in cases:
+    ]:
         with subtests.test(settings=settings, problem=problem):
             tmp_path = tmp_path_factory.mktemp("case")
             with pytest.raises(RecipeError, match=problem) as error:

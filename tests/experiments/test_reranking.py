@@ -68,14 +68,13 @@ def reverse(reverse_path: Path) -> Translator:
 
 
 def test_score_is_weighted_sum(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[RerankWeights, list[float], str]] = [
+    for weights, scores, best in [
         (RerankWeights(), [-1.0, -2.0, -3.0], "a"),
         (RerankWeights(reverse=0.5), [-5.0, -4.0, -5.5], "b"),
         (RerankWeights(length=0.5), [0.5, 0.5, 1.5], "c"),
         (RerankWeights(0.5, 0.25, 0.1), [-5.2, -4.25, -6.85], "b"),
         (RerankWeights(0.25, 1.0, 1.0), [-2.0, -1.0, -4.25], "b"),
-    ]
-    for weights, scores, best in cases:
+    ]:
         with subtests.test(weights=weights, scores=scores, best=best):
             assert [candidate.compute_score(weights) for candidate in CANDIDATES] == pytest.approx(scores)
             assert choose_candidate(CANDIDATES, weights).text == best

@@ -328,7 +328,7 @@ def test_two_ranks_make_the_run_of_one_process(bundle: Path, tiny: MakeRecipe, t
 def test_options_that_do_not_go_together_are_refused(
     subtests: pytest.Subtests, bundle: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cases: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    for settings, names in [
         (("training.r_drop_alpha=1",), ("sequence_loss and r_drop_alpha",)),
         (("training.kl_to_init=1",), ("sequence_loss and kl_to_init",)),
         (("training.guided_alignment_weight=1",), ("sequence_loss and guided_alignment_weight",)),
@@ -343,8 +343,7 @@ def test_options_that_do_not_go_together_are_refused(
             ("include_reference",),
         ),
         (("training.sequence_loss.objective='expected_gleu'", "training.sequence_loss.sharpness=1.0"), ("sharpness = 1",)),
-    ]
-    for settings, names in cases:
+    ]:
         with subtests.test(settings=settings, names=names):
             tmp_path = tmp_path_factory.mktemp("case")
             with pytest.raises(RecipeError) as raised:

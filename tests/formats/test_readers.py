@@ -74,8 +74,7 @@ def test_tsv_columns_are_chosen_by_number(tmp_path: Path) -> None:
 
 
 def test_tsv_column_is_number_from_1(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[str] = ["0", "en", "", "²", "-1", "1.5", "9" * 10]
-    for column in cases:
+    for column in ["0", "en", "", "²", "-1", "1.5", "9" * 10]:
         with subtests.test(column=column):
             tmp_path = tmp_path_factory.mktemp("case")
             path = write_file(tmp_path / "a.tsv", "one\teins\n")
@@ -89,15 +88,14 @@ def test_tsv_column_is_number_from_1(subtests: pytest.Subtests, tmp_path_factory
 
 
 def test_keys_are_given_or_usual_ones(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[dict[str, Any], list[str] | None]] = [
+    for row, columns in [
         ({"translation": {"en": "one", "de": "eins"}, "en": "x", "de": "x", "source": "x", "target": "x"}, None),
         ({"en": "one", "de": "eins", "source": "x", "target": "x"}, None),
         ({"source": "one", "target": "eins", "src": "x", "tgt": "x", "en": "x"}, None),
         ({"src": "one", "tgt": "eins", "source": "wmt"}, None),
         ({"a": {"b": {"c": "one"}}, "d": "eins"}, ["a.b.c", "d"]),
         ({"a.b": "one", "a": {"b": "x"}, "d": "eins"}, ["a.b", "d"]),
-    ]
-    for row, columns in cases:
+    ]:
         with subtests.test(row=row, columns=columns):
             tmp_path = tmp_path_factory.mktemp("case")
             path = write_file(tmp_path / "a.jsonl", f"{json.dumps(row)}\n\n{json.dumps(row)}\n")
@@ -115,7 +113,7 @@ def test_null_and_missing_key_are_empty_texts(tmp_path: Path) -> None:
 
 
 def test_invalid_json_line_is_named(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, list[str] | None, str]] = [
+    for content, columns, expected in [
         ("{}\n[1]\n", ["a", "b"], ", line 2: is not a JSON object of keys and values"),
         ('{"a": 1, "b": ""}', ["a", "b"], ", line 1: 'a' holds a number, not text"),
         ('{"a": "", "b": [""]}', ["a", "b"], ", line 1: 'b' holds a list, not text"),
@@ -130,8 +128,7 @@ def test_invalid_json_line_is_named(subtests: pytest.Subtests, tmp_path_factory:
             None,
             ", line 1: neither en and de, source and target nor src and tgt among 'a', 'c.d'; name two of them in columns",
         ),
-    ]
-    for content, columns, expected in cases:
+    ]:
         with subtests.test(content=content, columns=columns, expected=expected):
             tmp_path = tmp_path_factory.mktemp("case")
             assert read_error(write_file(tmp_path / "a.jsonl", content), column_names=columns) == expected
@@ -174,15 +171,14 @@ def test_tmx_unit_is_pair(tmp_path: Path) -> None:
 
 
 def test_tmx_language_matches_exactly_or_by_subtag(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str, tuple[str, str]]] = [
+    for source, target, pair in [
         ("en", "de", ("exact", "de")),
         ("en-GB", "en", ("british", "exact")),
         ("en", "en-GB", ("exact", "british")),
         ("en-US", "en-GB", ("exact", "british")),
         ("en", "en", ("exact", "british")),
         ("de-AT", "fr", ("de", "")),
-    ]
-    for source, target, pair in cases:
+    ]:
         with subtests.test(source=source, target=target, pair=pair):
             tmp_path = tmp_path_factory.mktemp("case")
             units = [tu(("en-GB", "british"), ("EN", "exact"), ("de", "de")), tu(("fr", "f"))]
@@ -228,7 +224,7 @@ def test_entities_and_damaged_xml_are_refused(
     subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(xml, "MAX_LINE_BYTES", 2**20)
-    cases: list[tuple[str, str, str]] = [
+    for head, text, expected in [
         (
             f"<!DOCTYPE tmx [{BOMB}]>",
             "&a11;",
@@ -248,8 +244,7 @@ def test_entities_and_damaged_xml_are_refused(
         ("", "</seg>", ", line 3: not XML that can be read: Opening and ending tag mismatch: tuv line 3 and seg"),
         ("", "<g>" * 300, ", line 3: not XML that can be read: Excessive depth in document: 256"),
         ("", "<it/>" * (2**20 // 5 + 2**14), ": no unit ends within 1 MiB after 0 units"),
-    ]
-    for head, text, expected in cases:
+    ]:
         with subtests.test(head=head, text=text, expected=expected):
             tmp_path = tmp_path_factory.mktemp("case")
             secret = tmp_path / "secret.dtd"
@@ -263,7 +258,7 @@ def test_entities_and_damaged_xml_are_refused(
 
 
 def test_invalid_tmx_is_refused(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[bytes, str]] = [
+    for content, expected in [
         (b"", ": not XML that can be read: no element found"),
         (b"plain text", ", line 1: not XML that can be read: Start tag expected, '<' not found"),
         (b"<html/>", ": its first element is 'html'; expected 'tmx'"),
@@ -272,8 +267,7 @@ def test_invalid_tmx_is_refused(subtests: pytest.Subtests, tmp_path_factory: pyt
         (b"<tmx><tu><tu/></tu></tmx>", ", unit 1: one unit stands within another"),
         (b"<tmx>\n<tu>\xff</tu></tmx>", ", line 2: not XML that can be read: Invalid bytes in character encoding"),
         (b"<tmx>\n<tu>\n", ", line 3: not XML that can be read: Premature end of data in tag tu line 2"),
-    ]
-    for content, expected in cases:
+    ]:
         with subtests.test(content=content, expected=expected):
             tmp_path = tmp_path_factory.mktemp("case")
             assert read_error(write_file(tmp_path / "a.tmx", content)) == expected
@@ -493,7 +487,7 @@ def test_corpus_and_document_read_the_same_po(subtests: pytest.Subtests, tmp_pat
 
 
 def test_corpus_and_document_read_the_same_xml(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str]] = [
+    for ending, content in [
         ("tmx", tmx(tu(("en-GB", "colour"), ("en", "color"), ("de-AT", "Farbe &#228;")))),
         ("tmx", tmx(tu(("en", "a&nbsp;b &eacute;"), ("de", "c<![CDATA[&]]>")), head='<!DOCTYPE tmx SYSTEM "tmx14.dtd">')),
         (
@@ -502,8 +496,7 @@ def test_corpus_and_document_read_the_same_xml(subtests: pytest.Subtests, tmp_pa
         ),
         ("xlf", xliff1('<trans-unit id="a"><source>one</source><target state="new">one</target></trans-unit>')),
         ("xlf", xliff2('<unit id="u"><segment><source>one</source><target>eins</target></segment></unit>', version="2.1")),
-    ]
-    for ending, content in cases:
+    ]:
         with subtests.test(ending=ending, content=content):
             tmp_path = tmp_path_factory.mktemp("case")
             [unit] = (parse_tmx if ending == "tmx" else parse_xliff)(content.encode()).units
@@ -530,7 +523,7 @@ def test_po_in_unknown_encoding_is_refused(tmp_path: Path) -> None:
 
 
 def test_invalid_po_is_refused(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str]] = [
+    for content, expected in [
         ('msgid "a\nmsgstr "b"', ", line 1: the quotation marks are not balanced"),
         ('msgid "a" b\nmsgstr "b"', ", line 1: the quotation marks are not balanced"),
         ('msgid "a"b"\nmsgstr "b"', ", line 1: the quotation marks are not balanced"),
@@ -548,8 +541,7 @@ def test_invalid_po_is_refused(subtests: pytest.Subtests, tmp_path_factory: pyte
         ('msgid "a"\nmsgstr[0] "b"', ", line 1: has msgstr[0] for a message without msgid_plural"),
         ('msgid "a"\nmsgid_plural "as"\nmsgstr "b"', ", line 1: has msgstr for a message with msgid_plural"),
         ('msgid "a"\nmsgid_plural "as"\nmsgstr[1] "b"', ", line 1: has msgstr[1] for a message with msgid_plural"),
-    ]
-    for content, expected in cases:
+    ]:
         with subtests.test(content=content, expected=expected):
             tmp_path = tmp_path_factory.mktemp("case")
             assert read_error(write_file(tmp_path / "a.po", content)).startswith(expected)
@@ -632,15 +624,14 @@ def test_tree_gives_words_and_brackets(tmp_path: Path) -> None:
 
 
 def test_unbalanced_brackets_are_named(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str]] = [
+    for content, expected in [
         ("(S (NP x))\n(S (NP x)\n\n", ", line 2: the tree that begins here has 1 brackets that never close"),
         ("(S (NP x))\n\n)", ", line 3: a bracket closes that never opened"),
         ("(S x) y (S z)", ", line 1: 'y' is outside of any tree"),
         ("id (S x)", ", line 1: 'id' is outside of any tree"),
         ("(S (NP\nid\t(S x)", ", line 1: the tree that begins here has 2 brackets that never close"),
         ("\n" + "(" * 2000, ", line 2: the tree that begins in line 2 is deeper than 1000 brackets"),
-    ]
-    for content, expected in cases:
+    ]:
         with subtests.test(content=content, expected=expected):
             tmp_path = tmp_path_factory.mktemp("case")
             assert read_error(write_file(tmp_path / "a.ptb", content)) == expected

@@ -152,7 +152,7 @@ def test_xz_archive_with_large_dictionary_is_refused(tmp_path: Path) -> None:
 
 
 def test_lines_end_only_with_line_feed(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[bytes, list[str]]] = [
+    for content, lines in [
         (b"", []),
         (b"\n", [""]),
         (b"a\n\nb\n", ["a", "", "b"]),
@@ -165,8 +165,7 @@ def test_lines_end_only_with_line_feed(subtests: pytest.Subtests, tmp_path_facto
         (b"a\x00b\n\x00\n", ["a\x00b", "\x00"]),
         ("ä€😀\n".encode(), ["ä€😀"]),
         (b"  a\t b \n", ["  a\t b "]),
-    ]
-    for content, lines in cases:
+    ]:
         with subtests.test(content=content, lines=lines):
             tmp_path = tmp_path_factory.mktemp("case")
             for suffix, compress in COMPRESSORS.items():
@@ -176,14 +175,13 @@ def test_lines_end_only_with_line_feed(subtests: pytest.Subtests, tmp_path_facto
 
 
 def test_invalid_bytes_are_named_with_location(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[bytes, str]] = [
+    for content, location in [
         (b"ok\nab\xffc\n", "line 2: not UTF-8 (byte 0xff at column 3)"),
         ("ää".encode() + b"\x80\n", "line 1: not UTF-8 (byte 0x80 at column 5)"),  # a column counts bytes
         (b"a\nb\n\xe2\x82", "line 3: not UTF-8 (byte 0xe2 at column 1)"),
         (b"a\n\xed\xa0\x80\n", "line 2: not UTF-8 (byte 0xed at column 1)"),  # a surrogate
         ("a".encode("utf-16"), "line 1: not UTF-8 (byte 0xff at column 1)"),
-    ]
-    for content, location in cases:
+    ]:
         with subtests.test(content=content, location=location):
             tmp_path = tmp_path_factory.mktemp("case")
             for suffix, compress in COMPRESSORS.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,8 +177,7 @@ def test_nbest_are_different_and_sorted_by_score(translator: Translator, lines: 
 
 
 def test_score_is_log_probability_over_length_penalty(translator: Translator, lines: list[str]) -> None:
-    penalties: list[tuple[Literal["gnmt", "power", "none"], float]] = [("gnmt", 0.6), ("power", 1.0), ("none", 1.0)]
-    for name, alpha in penalties:
+    for name, alpha in [("gnmt", 0.6), ("power", 1.0), ("none", 1.0)]:
         for translation in translator.translate(lines[:5], length_penalty=name, alpha=alpha, nbest=2):
             assert len(translation.token_log_probs) == len(translation.tokens) + (translation.status == "ok")
             penalty = LengthPenalty(name, alpha)(float(len(translation.token_log_probs)))

@@ -111,7 +111,7 @@ def test_package_example_runs() -> None:
 
 def test_parameter_counts_equal_table_3(subtests: pytest.Subtests) -> None:
     """Compare with the last column of Table 3 at the 40,960 rows of tensor2tensor's `wmt_ende_bpe32k`; A rows equal base."""
-    cases: list[tuple[str, int, int]] = [
+    for size, printed_millions, parameters in [
         ("base", 65, 65_110_016),
         ("A-h1", 65, 65_110_016),
         ("A-h4", 65, 65_110_016),
@@ -126,8 +126,7 @@ def test_parameter_counts_equal_table_3(subtests: pytest.Subtests) -> None:
         ("C-d1024", 168, 167_944_192),
         ("C-ff1024", 53, 52_514_816),
         ("C-ff4096", 90, 90_300_416),
-    ]
-    for size, printed_millions, parameters in cases:
+    ]:
         with subtests.test(size=size, printed_millions=printed_millions, parameters=parameters):
             model = meta_model(make_recipe({"preset": "t2t-2017", "size": size}).model, 40_960)
             assert model.num_parameters() == parameters
@@ -499,8 +498,7 @@ def test_matmul_without_rows(matmul: MatMul, dtype: torch.dtype) -> None:
 
 
 def test_contiguous_rows_keeps_values(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[int, int]] = [(1, 1), (1, 9), (9, 1), (33, 70), (70, 33)]
-    for shape in cases:
+    for shape in [(1, 1), (1, 9), (9, 1), (33, 70), (70, 33)]:
         with subtests.test(shape=shape):
             transposed = noise(*shape).t()
             contiguous = contiguous_rows(transposed)
@@ -715,8 +713,7 @@ def test_dropout_drops_independently_with_probability_p(p: float) -> None:
 
 
 def test_dropout_backward_uses_the_mask_of_forward(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[int, ...]] = [(1,), (3,), (2, 5), (3, 1, 7), (0, 4)]
-    for shape in cases:
+    for shape in [(1,), (3,), (2, 5), (3, 1, 7), (0, 4)]:
         with subtests.test(shape=shape):
             torch.manual_seed(0)
             x = torch.ones(shape, requires_grad=True)

@@ -35,15 +35,14 @@ def test_right_branching_tree_leaves_full_stop_outside() -> None:
 
 
 def test_short_sentences_have_right_branching_trees(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[list[Leaf], str]] = [
+    for sentence, expected in [
         ([], "(TOP)"),
         ([Leaf("no", "UH")], "(TOP (S (UH no)))"),
         ([Leaf(".", ".")], "(TOP (S (. .)))"),
         ([Leaf(".", "."), Leaf(".", ".")], "(TOP (S (. .) (. .)))"),
         ([Leaf("no", "UH"), Leaf(".", ".")], "(TOP (S (UH no) (. .)))"),
         ([Leaf("oh", None), Leaf("no", None)], "(TOP (S oh no))"),
-    ]
-    for sentence, expected in cases:
+    ]:
         with subtests.test(sentence=sentence, expected=expected):
             assert format_brackets(build_right_branching_tree(sentence)) == expected
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -210,7 +209,7 @@ def test_json_output_draws_no_figure(bundle: Path, tmp_path: Path, monkeypatch: 
 def test_unknown_layer_head_or_word_is_an_error(
     subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cases: list[tuple[tuple[Any, ...], str]] = [
+    for words, message in [
         (("--layer", 2), "layer 2: the encoder has layers 1 to 1"),
         (("--layer", 0), "layer 0: the encoder has layers 1 to 1"),
         (("--heads", "1,3"), "head 3: a layer has heads 1 to 2"),
@@ -218,8 +217,7 @@ def test_unknown_layer_head_or_word_is_an_error(
         (("--heads", "1,1"), "compare two heads"),
         (("--heads", "one,two"), "--heads one,two: give two heads, counted from 1, such as 5,6"),
         (("--word", "eleven"), "--word 'eleven': is not in the sentence; give one of its words, one, big, red"),
-    ]
-    for words, message in cases:
+    ]:
         with subtests.test(words=words, message=message):
             tmp_path = tmp_path_factory.mktemp("case")
             assert message in refusal(bundle, SENTENCE, "-o", tmp_path / "f", *words)

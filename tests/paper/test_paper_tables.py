@@ -411,7 +411,7 @@ def test_budget_is_steps_or_minutes(text: str, budget: Budget) -> None:
 
 
 def test_invalid_budget_is_one_line(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str]] = [
+    for text, message in [
         ("0", "too small to train one step"),
         ("0min", "too small"),
         ("1.5", "not a number of steps"),
@@ -419,8 +419,7 @@ def test_invalid_budget_is_one_line(subtests: pytest.Subtests, tmp_path_factory:
         ("", "is not a budget"),
         ("2 h", "is not a budget"),
         ("9" * 30, "not a number of steps"),
-    ]
-    for text, message in cases:
+    ]:
         with subtests.test(text=text, message=message):
             tmp_path = tmp_path_factory.mktemp("case")
             assert message in refusal("table3", "--corpus", "multi30k-ende", f"--budget={text}", "--folder", tmp_path / "table")

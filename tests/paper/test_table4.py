@@ -126,7 +126,7 @@ def test_unconstrained_parses_are_repaired_and_counted(gold: Path, parser: Path)
 
 
 def test_usage_errors_are_one_line(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[list[str], str]] = [
+    for arguments, message in [
         (["--bundle", "b"], "--gold FILE"),
         (["--run", "r", "--gold", "g"], "--run gives bundle, gold and training trees"),
         (["beam_size=4"], "'beam_size=4' is an option of a bundle's search; give --bundle or --run"),
@@ -135,8 +135,7 @@ def test_usage_errors_are_one_line(subtests: pytest.Subtests) -> None:
         (["--gold", "g", "--no-baselines"], "--no-baselines leaves nothing to score"),
         (["--gold", "missing.mrg"], "missing.mrg"),
         (["--run", "missing"], "no recipe.json"),
-    ]
-    for arguments, message in cases:
+    ]:
         with subtests.test(arguments=arguments, message=message):
             assert message in one_line(command(*arguments))
 

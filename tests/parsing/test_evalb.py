@@ -103,7 +103,7 @@ def test_quotes_and_equal_labels_count_like_evalb(gold: str, test: str, line: st
 
 
 def test_brackets_are_counted_by_collins_rules(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[str, int, int, int, int]] = [
+    for test, matched, brackets, crossing, tags in [
         (GOLD, 4, 4, 0, 4),
         (GOLD.replace("ADVP", "PRT"), 4, 4, 0, 4),
         (GOLD.replace("(NP ", "(NP-SBJ=1 "), 4, 4, 0, 4),
@@ -113,8 +113,7 @@ def test_brackets_are_counted_by_collins_rules(subtests: pytest.Subtests) -> Non
         ("(S (DT The) (XP (NN cat) (VBD sat)) (RB down))", 1, 2, 1, 4),
         ("(S (S (S (DT The) (NN cat) (VBD sat) (RB down))))", 1, 3, 0, 4),
         ("(DT The) (NN cat) (VBD sat) (RB down)", 0, 0, 0, 4),
-    ]
-    for test, matched, brackets, crossing, tags in cases:
+    ]:
         with subtests.test(test=test, matched=matched, brackets=brackets, crossing=crossing, tags=tags):
             score = score_lines(GOLD, test)
             assert (score.matched, score.gold, score.test, score.crossing, score.tags) == (matched, 4, brackets, crossing, tags)
@@ -127,15 +126,14 @@ def test_unlabeled_scores_ignore_labels() -> None:
 
 
 def test_failed_sentences_count_as_zero(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[str, int, int, str]] = [
+    for test, status, brackets, reason in [
         ("(S (DT The) (NN cat))", 1, 1, "2 words count, but 4 in the gold tree"),
         (GOLD.replace("cat", "dog"), 1, 4, "word 2 of those that count is 'dog', but 'cat' in the gold tree"),
         (GOLD.replace("(. .)", "(PUNCT .)"), 1, 4, "5 words count, but 4 in the gold tree"),
         ("(S (. .))", 2, 0, "no words count"),
         ("", 2, 0, "no tree"),
         ("(S a b)", 1, 0, "word 'a': has no tag; write it as (TAG word)"),
-    ]
-    for test, status, brackets, reason in cases:
+    ]:
         with subtests.test(test=test, status=status, brackets=brackets, reason=reason):
             failed, perfect = score_lines(GOLD, test), score_lines(GOLD, GOLD)
             assert (failed.status, failed.matched, failed.gold, failed.test, failed.words) == (status, 0, 4, brackets, 4)
@@ -234,15 +232,14 @@ def test_default_params_equal_collins_file() -> None:
 
 
 def test_invalid_parameter_lines_raise_errors(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str]] = [
+    for line, message in [
         ("DELETE_LABELS TOP", f"'DELETE_LABELS' is not a parameter of EVALB; use one of {', '.join(KEYWORDS)}"),
         ("DELETE_LABEL", "DELETE_LABEL takes 1 value, not 0"),
         ("EQ_LABEL A B C", "EQ_LABEL takes 2 values, not 3"),
         ("CUTOFF_LEN forty", "CUTOFF_LEN takes a whole number, not 'forty'"),
         ("LABELED 2", "LABELED takes 0 or 1, not '2'"),
         ("DISC_ONLY 1", "DISC_ONLY 1 counts discontinuous brackets only, but bracketed trees have none; set it to 0"),
-    ]
-    for line, message in cases:
+    ]:
         with subtests.test(line=line, message=message):
             tmp_path = tmp_path_factory.mktemp("case")
             path = write_lines(tmp_path / "a.prm", "# a", line)
@@ -255,7 +252,7 @@ def test_invalid_parameter_lines_raise_errors(subtests: pytest.Subtests, tmp_pat
 
 
 def test_invalid_files_raise_errors(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[list[str], list[str], str]] = [
+    for gold, test, message in [
         ([GOLD, "(S (NN x)"], [GOLD, GOLD], "{gold}, line 2: the tree that begins here has 1 brackets that never close"),
         ([GOLD, "(S)"], [GOLD, GOLD], "{gold}, line 2: the tree has no words; remove it from both files"),
         ([GOLD, "", GOLD], [GOLD] * 3, "{gold}, line 2: no tree; remove it from both files"),
@@ -265,8 +262,7 @@ def test_invalid_files_raise_errors(subtests: pytest.Subtests, tmp_path_factory:
         ([], [GOLD], "{gold}: has no trees; write one tree a line"),
         ([""], [GOLD], "{gold}: has no trees; write one tree a line"),
         ([GOLD], [], "{test}: has no trees; write one tree a line"),
-    ]
-    for gold, test, message in cases:
+    ]:
         with subtests.test(gold=gold, test=test, message=message):
             tmp_path = tmp_path_factory.mktemp("case")
             golds, tests = write_lines(tmp_path / "a.gld", *gold), write_lines(tmp_path / "a.tst", *test)

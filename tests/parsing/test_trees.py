@@ -221,15 +221,14 @@ def test_simplify_strips_chosen_annotation(subtests: pytest.Subtests) -> None:
 
 
 def test_simplify_normalizes_the_root(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[str, str, str]] = [
+    for text, bare, top in [
         ("(TOP (S1 (ROOT (S (NN x)))))", "(S (NN x))", "(TOP (S (NN x)))"),
         ("( (S (NN x)) (. .))", "(TOP (S (NN x)) (. .))", "(TOP (S (NN x)) (. .))"),
         ("(TOP (NN x))", "(TOP (NN x))", "(TOP (NN x))"),
         ("( (NN x))", "(TOP (NN x))", "(TOP (NN x))"),
         ("(NN x)", "(NN x)", "(TOP (NN x))"),
         ("( (NP (-NONE- *)))", "(TOP)", "(TOP)"),
-    ]
-    for text, bare, top in cases:
+    ]:
         with subtests.test(text=text, bare=bare, top=top):
             tree = ptb.read_tree(text)
             assert ptb.format_tree(simplify(tree)) == bare

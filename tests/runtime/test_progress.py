@@ -146,7 +146,7 @@ def test_rate_starts_anew_when_amount_falls() -> None:
 
 
 def test_duration_is_in_two_units(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[float, str]] = [
+    for seconds, text in [
         (0.4, "0 s"),
         (59.4, "59 s"),
         (59.6, "1 min"),
@@ -155,8 +155,7 @@ def test_duration_is_in_two_units(subtests: pytest.Subtests) -> None:
         (3599, "1 h"),
         (12_000, "3 h 20 min"),
         (100_000 * 3600, "100,000 h"),
-    ]
-    for seconds, text in cases:
+    ]:
         with subtests.test(seconds=seconds, text=text):
             assert format_duration(seconds) == text
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -72,8 +71,7 @@ def test_damage_is_refused(subtests: pytest.Subtests, folder: Path, has_crc32: b
     path = folder / NAME
     content = path.read_bytes()
     assert read(folder) == content
-    damages: list[Callable[[bytearray], None]] = [flip_bit, swap_blocks, zero_block, repeat_block, cut, extend, empty]
-    for damage in damages:
+    for damage in [flip_bit, swap_blocks, zero_block, repeat_block, cut, extend, empty]:
         with subtests.test(damage=damage.__name__):
             changed = bytearray(content)
             damage(changed)

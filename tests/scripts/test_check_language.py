@@ -19,7 +19,7 @@ def codes(path: Path) -> list[str]:
 
 
 def test_python_rules_find_names_and_fragments(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, list[str]]] = [
+    for source, expected in [
         ("found = 1", ["banned-name"]),
         ("def f(given: int) -> None: ...", ["banned-name"]),
         ("values = [one for one in ()]", ["banned-name"]),
@@ -35,8 +35,7 @@ def test_python_rules_find_names_and_fragments(subtests: pytest.Subtests, tmp_pa
         ("results = [value for value in ()]", []),
         ("noise = tokenizer = label_smoothing = 1", []),
         ("raised = precision = promise = 1", []),
-    ]
-    for source, expected in cases:
+    ]:
         with subtests.test(source=source, expected=expected):
             tmp_path = tmp_path_factory.mktemp("case")
             path = tmp_path / "module.py"
@@ -45,15 +44,14 @@ def test_python_rules_find_names_and_fragments(subtests: pytest.Subtests, tmp_pa
 
 
 def test_markdown_rules_find_long_sentences(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, list[str]]] = [
+    for text, expected in [
         (f"{LONG}.", ["long-sentence"]),
         ("This option is a knob.", ["private-word"]),
         (f"A short sentence. Another one.\n\n```\n{LONG}\n```\n", []),
         (f"| {LONG} | cell |\n", []),
         (f"`{LONG}` is code.\n", []),
         (f"- {' '.join(['word'] * 20)}\n- {' '.join(['word'] * 20)}\n", []),
-    ]
-    for text, expected in cases:
+    ]:
         with subtests.test(text=text, expected=expected):
             tmp_path = tmp_path_factory.mktemp("case")
             path = tmp_path / "page.md"

@@ -38,7 +38,7 @@ def test_keys_cover_every_section() -> None:
 
 
 def test_key_states_type_default_and_limits(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[str, str, str, str]] = [
+    for key, type_name, default, limits in [
         ("model.encoder_layers", "integer", "6", "1 ≤ value ≤ 1,000"),
         ("model.d_k", "integer", "", "1 ≤ value ≤ 2^20"),
         ("model.norm_epsilon", "number", "1e-6", "0 < value"),
@@ -53,8 +53,7 @@ def test_key_states_type_default_and_limits(subtests: pytest.Subtests) -> None:
         ("data.curriculum[N].weights", "table by corpus name: number", "", ""),
         ("data.cleaning.mojibake", "true or false", "false", ""),
         ("decoding.suppress_tokens", "list: text", "[]", ""),
-    ]
-    for key, type_name, default, limits in cases:
+    ]:
         with subtests.test(key=key, type_name=type_name, default=default, limits=limits):
             section, _, name = key.rpartition(".")
             assert KEYS[key] == RecipeKey(section, name, type_name, default, limits, KEYS[key].sentence)

@@ -166,15 +166,14 @@ def test_links_are_read_from_file(tiny: MakeRecipe, tmp_path: Path) -> None:
 def test_bad_links_fail_with_line_number(
     subtests: pytest.Subtests, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cases: list[tuple[str, str, list[str]]] = [
+    for links, code, names in [
         ("1-0\n\n", "length-mismatch", ["links: has 2 lines", "3 pairs"]),
         ("1-0\n\n0-0\n0-0\n", "length-mismatch", ["links: has 4 lines", "3 pairs"]),
         ("1-0\n\n0-2\n", "invalid-alignment", ["links, line 3: 0-2", "the source has 1 words, the target 2"]),
         ("2-0\n\n0-0\n", "invalid-alignment", ["links, line 1: 2-0", "the source has 2 words"]),
         ("1-0\n1:0\n0-0\n", "invalid-alignment", ["links, line 2: '1:0'"]),
         ("-1-0\n\n0-0\n", "invalid-alignment", ["links, line 1: '-1-0'"]),
-    ]
-    for links, code, names in cases:
+    ]:
         with subtests.test(links=links, code=code, names=names):
             tmp_path = tmp_path_factory.mktemp("case")
             with raises_code(code, *names):
@@ -213,14 +212,13 @@ def test_truncated_pair_keeps_remaining_links(tiny: MakeRecipe, tmp_path: Path) 
 def test_impossible_alignment_config_fails(
     subtests: pytest.Subtests, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cases: list[tuple[list[str], str]] = [
+    for settings, message in [
         (["data.train.alignments=x"], r"data.train.alignments has no effect without training.guided_alignment_weight: set it"),
         ([GUIDED, "data.valid.alignments=x"], "alignments is for training corpora"),
         ([GUIDED, "training.alignment_layer=2"], r"training.alignment_layer = 2: the decoder has 1; give 1"),
         ([GUIDED, "training.alignment_head=3"], r"training.alignment_head = 3: the decoder has 2"),
         (["training.guided_alignment_weight=-1"], r"guided_alignment_weight"),
-    ]
-    for settings, message in cases:
+    ]:
         with subtests.test(settings=settings, message=message):
             tmp_path = tmp_path_factory.mktemp("case")
             with raises_code("invalid-recipe", message):

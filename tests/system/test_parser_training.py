@@ -175,15 +175,14 @@ def test_unknown_labels_are_counted() -> None:
 
 
 def test_damaged_labels_raise_error(subtests: pytest.Subtests) -> None:
-    cases: list[str] = [
+    for written in [
         "",
         "[]",
         '{"linearization": "typed"}',
         '{"linearization": "odd", "functions": "strip", "traces": "strip", "brackets": ["S"], "tags": []}',
         '{"linearization": "typed", "functions": "strip", "traces": "strip", "brackets": [1], "tags": []}',
         "[" * 100_000,
-    ]
-    for written in cases:
+    ]:
         with subtests.test(written=written), raises_code("tokenizer-damaged", "labels.json"):
             read_labels(written.encode(), name="labels.json")
 
@@ -342,7 +341,7 @@ def test_decoder_never_reads_tags() -> None:
 def test_impossible_recipes_raise_error(
     subtests: pytest.Subtests, parsing: Make, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cases: list[tuple[str, str]] = [
+    for change, message in [
         ("task.pos_tags=sequence", "only the tensor2tensor sequence holds tags"),
         ("task.linearization=tensor2tensor", "only the tensor2tensor sequence holds tags"),
         ("tokenizer.joint=true", "set joint = false"),
@@ -355,8 +354,7 @@ def test_impossible_recipes_raise_error(
         ("data.train={source='a.en',target='a.de'}", "data.train: task.kind = 'parsing' needs trees"),
         ("data.valid={file='a.tsv',format='tsv'}", "data.valid: task.kind = 'parsing' needs trees"),
         ("task.kind=translation", "is for task.kind = 'parsing'"),
-    ]
-    for change, message in cases:
+    ]:
         with subtests.test(change=change, message=message):
             tmp_path = tmp_path_factory.mktemp("case")
             with raises_code("invalid-recipe", message):
@@ -376,7 +374,7 @@ def test_tasks_reject_files_of_the_other(parsing: Make, tiny: Make, tmp_path: Pa
 
 
 def test_wrong_trees_raise_error(subtests: pytest.Subtests, parsing: Make, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str, str, str]] = [
+    for split, written, code, name in [
         ("train", CAT + "\n(S (NP x)\n", "invalid-tree", ", line 2: "),
         ("train", "", "empty-data", ""),
         ("train", "(S )\n( (S (NP )))\n", "empty-data", "2 pairs with an empty side"),
@@ -384,8 +382,7 @@ def test_wrong_trees_raise_error(subtests: pytest.Subtests, parsing: Make, tmp_p
         ("test", "\n(S )\n", "empty-data", ":2: "),
         ("test", "(S (NP the cat) (. .))", "invalid-tree", ":1: the word 'the'"),
         ("test", "", "empty-data", ""),
-    ]
-    for split, written, code, name in cases:
+    ]:
         with subtests.test(split=split, written=written, code=code, name=name):
             tmp_path = tmp_path_factory.mktemp("case")
             (tmp_path / "bad.mrg").write_text(written)

@@ -248,15 +248,14 @@ def test_memory_is_unknown_without_proc_and_resource(monkeypatch: pytest.MonkeyP
 
 
 def test_features_are_detected_in_one_module(subtests: pytest.Subtests) -> None:
-    cases: list[str] = [
+    for pattern in [
         r"signal\.SIG(?!INT|TERM|_|nals)",
         r"(?m)^\s*(import|from) (resource|fcntl|termios|pwd|grp)\b",
         r"os\.(sched_|setpgid|setsid|killpg|fork|sysconf|uname|posix_)",
         r"CDLL\(None\)",
         r"O_DIRECTORY",
         r"[^_]process_group=",
-    ]
-    for pattern in cases:
+    ]:
         with subtests.test(pattern=pattern):
             exceptions = {FEATURES_MODULE, SOURCES / "inference" / "backends" / "compiled" / "cpu_features.py"}
             users = [path for path in SOURCES.rglob("*.py") if re.search(pattern, path.read_text(encoding="utf-8"))]

@@ -15,15 +15,14 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 
 def test_word_numbers_follow_the_pieces(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[list[str], list[int]]] = [
+    for pieces, words in [
         ([], []),
         (["▁the", "▁house"], [0, 1]),
         (["▁th", "e", "▁hou", "se"], [0, 0, 1, 1]),
         (["▁", "x", "▁", "y", "z"], [0, 0, 1, 1, 1]),  # a single space begins the next word
         (["the", "▁house"], [0, 1]),  # the first piece always begins a word
         (["▁", "▁a"], [0, 0]),
-    ]
-    for pieces, words in cases:
+    ]:
         with subtests.test(pieces=pieces, words=words):
             assert get_word_numbers(pieces) == words
 

@@ -217,13 +217,12 @@ def test_confidence_needs_json(calibrated: Path, tmp_path: Path) -> None:
 
 
 def test_spearman_correlation(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[list[float], list[float], float]] = [
+    for first, second, expected in [
         ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
         ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
         ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 1 - 6 * 4 / (5 * 24)),  # 1 − 6 Σ d² / (n (n² − 1)) without ties
         ([1, 1, 2], [1, 2, 3], 0.8660254037844387),  # ranks 1.5, 1.5, 3: Pearson gives √3 / 2
         ([1, 1, 1], [1, 2, 3], 0.0),
-    ]
-    for first, second, expected in cases:
+    ]:
         with subtests.test(first=first, second=second, expected=expected):
             assert spearman_correlation(first, second) == pytest.approx(expected)

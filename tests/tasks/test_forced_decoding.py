@@ -70,8 +70,7 @@ def test_prompt_has_no_score_but_counts_as_length() -> None:
 
 
 def test_numpy_and_pytorch_agree_in_any_batch(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[int, ...]] = [(), (6, 5)]
-    for prompt in cases:
+    for prompt in [(), (6, 5)]:
         for batch_tokens in [1, 14, 4096]:
             with subtests.test(prompt=prompt, batch_tokens=batch_tokens):
                 decoders, finished = make_decoders(), [True, True, False, False]

@@ -192,7 +192,7 @@ def test_rules_follow_every_output() -> None:
         languages={}, tasks={}, first_special=8, no_timestamps=8, first_timestamp=9, no_speech=None, suppressed=[5],
         suppressed_first=[3, 4], max_initial_timestamp=2,
     )  # fmt: skip
-    cases: list[tuple[list[int], bool, set[int]]] = [
+    for output, has_timestamps, allowed in [
         ([], False, {6, 7, 8, 9, 10, 11, 12, 13, 14}),
         ([6], False, {3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14}),
         ([], True, {9, 10, 11}),
@@ -201,8 +201,7 @@ def test_rules_follow_every_output() -> None:
         ([10, 6, 12], True, {3, 12, 13, 14}),  # its pair may be equal
         ([10, 6, 12, 12], True, {3, 4, 6, 7}),
         ([10, 6, 12, 12, 7], True, {3, 4, 6, 7, 13, 14}),
-    ]
-    for output, has_timestamps, allowed in cases:
+    ]:
         logits_NV = np.zeros((1, 15), np.float32)
         logits_NV[:, :9] = 5.0  # each token of text is likelier than all timestamps
         SpeechRules(tokens, has_timestamps).mask(logits_NV, np.array([output], np.int64).reshape(1, -1))

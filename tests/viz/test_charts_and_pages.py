@@ -274,15 +274,14 @@ def test_heatmap_stays_inside_its_frame(size: tuple[int, int]) -> None:
 
 
 def test_heatmap_rejects_wrong_weights(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[list[list[float]], str]] = [
+    for weights, message in [
         ([[1.0, 0.0]], "rows of weights: 1, row tokens: 2"),
         ([[1.0, 0.0], [1.0]], "weights in row 1: 1, column tokens: 2"),
         ([[1.0, 0.0], [1.0, 0.0, 0.0]], "weights in row 1: 3, column tokens: 2"),
         ([[1.0, 0.0], [0.0, math.nan]], "row 1, column 1: nan is not"),
         ([[1.0, 0.0], [1.1, 0.0]], "row 1, column 0: 1.1 is not"),
         ([[-0.1, 0.0], [1.0, 0.0]], "row 0, column 0: -0.1 is not"),
-    ]
-    for weights, message in cases:
+    ]:
         with subtests.test(weights=weights, message=message), pytest.raises(ValueError, match=message):
             render_attention_heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="")
 

@@ -72,14 +72,13 @@ MERGES = st.lists(
 
 
 def test_segmentation_equals_the_programs(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[list[str], list[str]]] = [
+    for codes, segmented in [
         (CODES, SEGMENTED),
         (CODES[1:], SEGMENTED_WITHOUT_VERSION),
         (["#version: 0.1", *CODES[1:]], SEGMENTED_WITHOUT_VERSION),
         (OLD_CODES, SEGMENTED_OLD),
         (FASTBPE_CODES, SEGMENTED_FASTBPE),
-    ]
-    for codes, segmented in cases:
+    ]:
         with subtests.test(codes=codes, segmented=segmented):
             scheme = parse_codes(codes, "codes")
             assert [" ".join(scheme.split(line)) for line in LINES] == segmented
@@ -157,7 +156,7 @@ def test_scheme_survives_pickling() -> None:
 
 
 def test_damaged_codes_are_refused(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str, int | None]] = [
+    for text, code, line in [
         ("", "empty-data", None),
         ("#version: 0.2\n", "empty-data", None),
         ("#version: 0.3\na b\n", "invalid-format", 1),
@@ -167,8 +166,7 @@ def test_damaged_codes_are_refused(subtests: pytest.Subtests, tmp_path_factory: 
         ("a b 3\na b x\n", "invalid-format", 2),
         ("a\n", "invalid-format", 1),
         ("a  b\n", "invalid-format", 1),
-    ]
-    for text, code, line in cases:
+    ]:
         with subtests.test(text=text, code=code, line=line):
             tmp_path = tmp_path_factory.mktemp("case")
             path = tmp_path / "codes"

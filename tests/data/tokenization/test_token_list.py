@@ -187,7 +187,7 @@ def test_sides_may_have_their_own_files(tmp_path: Path) -> None:
 
 
 def test_vocabulary_file_gives_tokens_in_its_order(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, list[str]]] = [
+    for text, tokens in [
         ("the 9\ndog 3\n\nmadeupword0000 0\n", ["the", "dog", "madeupword0000"]),  # fairseq's dict.txt
         ("the 9\n<unk> 3 #fairseq:overwrite\nx 1 #fairseq:overwrite\n", ["the", "x"]),
         ("<unk>\n<pad>\n<s>\n</s>\nthe\ndog\n", ["the", "dog"]),  # JoeyNMT
@@ -195,8 +195,7 @@ def test_vocabulary_file_gives_tokens_in_its_order(subtests: pytest.Subtests, tm
         ("12\n7\n", ["12", "7"]),
         ("\ufeffthe\r\ndog\r\n", ["the", "dog"]),
         ("\u00a0\n\u3000\n", ["\u00a0", "\u3000"]),
-    ]
-    for text, tokens in cases:
+    ]:
         with subtests.test(text=text, tokens=tokens):
             tmp_path = tmp_path_factory.mktemp("case")
             path = tmp_path / "dict.txt"
@@ -214,7 +213,7 @@ def test_vocabulary_file_of_characters_gets_byte_tokens(tmp_path: Path) -> None:
 
 
 def test_damaged_vocabulary_files_are_refused(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str, int | None]] = [
+    for text, code, line in [
         ("", "empty-data", None),
         ("<s>\n", "empty-data", None),
         ("the 9\ndog\n", "invalid-format", 2),
@@ -223,8 +222,7 @@ def test_damaged_vocabulary_files_are_refused(subtests: pytest.Subtests, tmp_pat
         ("the\t-3.5\n", "invalid-format", 1),  # SentencePiece's .vocab
         (" 9\n", "invalid-format", 1),
         ("the 9\nthe 8\n", "invalid-format", 2),
-    ]
-    for text, code, line in cases:
+    ]:
         with subtests.test(text=text, code=code, line=line):
             tmp_path = tmp_path_factory.mktemp("case")
             path = tmp_path / "dict.txt"
@@ -251,7 +249,7 @@ SUBWORDS = {**DOCUMENT, "kind": "subword-nmt", "end_is_separate": False, "merges
 
 
 def test_damaged_files_of_tokens_are_refused(subtests: pytest.Subtests) -> None:
-    cases: list[object] = [
+    for document in [
         [],
         1,
         {},
@@ -267,8 +265,7 @@ def test_damaged_files_of_tokens_are_refused(subtests: pytest.Subtests) -> None:
         {**SUBWORDS, "merges": "a b"},
         {**SUBWORDS, "merges": [2]},
         {**SUBWORDS, "end_is_separate": 1},
-    ]
-    for document in cases:
+    ]:
         with subtests.test(document=document), raises_code("tokenizer-damaged"):
             read_token_list(json.dumps(document).encode(), lowercase=False, name="source.tokens.json")
 

@@ -194,8 +194,7 @@ def test_vocab_size_error_names_the_key() -> None:
 
 
 def test_text_without_training_lines_raises(subtests: pytest.Subtests) -> None:
-    cases: list[list[str]] = [[], ["", " ", "\t"], ["\u00a0", "\u3000"], ["▁"], ["x" * 70_000]]
-    for texts in cases:
+    for texts in [[], ["", " ", "\t"], ["\u00a0", "\u3000"], ["▁"], ["x" * 70_000]]:
         with subtests.test(texts=texts), raises_code("empty-data"):
             train_sentencepiece(texts, TokenizerConfig(), vocab_size=VOCAB_SIZE, seed=1)
 
