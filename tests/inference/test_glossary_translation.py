@@ -14,6 +14,7 @@ from dragoman.cli.main import cli
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, TextOptions, TranslatedSegment, translate_texts
 from dragoman.text.glossary import Glossary, GlossaryEntry
+from dragoman.text.inline_codes import Markup
 
 GLOSSARY = Glossary(
     [GlossaryEntry("dog", ("Hund", "Hunde")), GlossaryEntry("cat", ("Katze",)), GlossaryEntry("Linux", do_not_translate=True)]
@@ -73,6 +74,15 @@ def test_terms_that_stay_are_placeholders() -> None:
     (result,) = translate_texts(["<p>Use <b>Red Hat</b> &amp; more, red hat.</p>"], options, CostlyTerms(0.0))
     assert result.text.count("Red Hat") == result.text.count("red hat") == 1
     assert result.segments[0].checks == ()
+
+
+@pytest.mark.parametrize(("text", "markup"), [("a hot\u00a0dog", "none"), ("a hot&nbsp;dog", "html")])
+def test_terms_with_a_no_break_space_are_missed(text: str, markup: Markup) -> None:
+    for entry in (GlossaryEntry("hot dog", ("Wurst",)), GlossaryEntry("hot dog", do_not_translate=True)):
+        options = TextOptions(markup, glossary=Glossary([entry]), retry=False)
+        (result,) = translate_texts([text], options, CostlyTerms(0.0))
+        assert [[use.form for use in segment.terms] for segment in result.segments] == [[None]]
+        assert result.segments[0].checks == ("terminology",)
 
 
 def test_annotated_terms_are_read_by_models_that_know_them() -> None:

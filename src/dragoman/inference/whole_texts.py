@@ -533,7 +533,8 @@ def _check_terms(source: str, text: str, options: TextOptions) -> tuple[TermUse,
     """Return the use of the terms of a segment; both texts have markup."""
     if options.glossary is None:
         return ()
-    return options.glossary.check(*("".join(map(_get_surface, _parse(side, options).parts)) for side in (source, text)))
+    sides = (_parse(side, options).parts for side in (source, text))
+    return options.glossary.check(*("".join(_get_surface(part, space=" ") for part in parts) for parts in sides))
 
 
 def _list_phrases(segment: TranslatedSegment) -> PhraseGroups:
@@ -837,10 +838,10 @@ def _cut_sentences(parts: tuple[Part, ...], options: TextOptions) -> Iterator[tu
         yield number >= 0, tuple(part for _, part in group)
 
 
-def _get_surface(part: Part) -> str:
-    """Return the text of a part, in which sentences are looked for."""
+def _get_surface(part: Part, *, space: str = "") -> str:
+    """Return the text of a part, in which sentences and terms are looked for. space: text of a code that is white space"""
     if isinstance(part, str):
         return part
     if isinstance(part, Point):
-        return part.text
-    return "".join(map(_get_surface, part.parts))
+        return space if part.is_space else part.text
+    return "".join(_get_surface(child, space=space) for child in part.parts)
