@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,12 @@ def test_white_space_is_empty_for_any_normalization(tiny: MakeRecipe, tmp_path: 
     assert [result.status for result in translator.translate(blank)] == ["empty"] * 5
     with pytest.raises(DataError, match="line 2: the source has no text"):
         translator.score(["one", "\t"], ["eins", "eins"])
+
+
+def test_translator_is_not_pickled(translator: Translator) -> None:
+    for function in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"call dragoman\.load in each process"):
+            function(translator)
 
 
 def test_any_iterable_of_lines_is_translated(translator: Translator, lines: list[str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast
 
 from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.config import DecodingConfig, Recipe
@@ -52,6 +52,9 @@ class Translator:
     def from_bundles(cls, bundles: Sequence[Bundle], **options: Unpack[SessionOptions]) -> Self:
         """Return a translator of open bundles; see `open_session` for the arguments and errors."""
         return cls(open_session(bundles, "translation", **options))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a translator is not copied or pickled; call dragoman.load in each process")
 
     def __repr__(self) -> str:
         task = self.recipe.task
