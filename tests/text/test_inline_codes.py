@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,12 @@ from hypothesis.extra.numpy import arrays
 from dragoman.text import projection
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, parse_text
 from dragoman.text.placeholders import find_placeholders
-from dragoman.text.projection import find_maximum_subarrays, project, split_units
+from dragoman.text.projection import UnitText, find_maximum_subarrays, project, split_units
+
+
+def project_all(sources: Sequence[CodedText], translations: Sequence[str], weights: Sequence[npt.ArrayLike]) -> list[str]:
+    pairs = [(UnitText.divide(s.clean.text), UnitText.divide(t)) for s, t in zip(sources, translations, strict=True)]
+    return list(project(sources, pairs, [np.array(weights_TS, np.float64) for weights_TS in weights]))
 
 
 def project_links(source: CodedText, translation: str, links: list[tuple[int, int]]) -> str:
@@ -24,7 +29,7 @@ def project_links(source: CodedText, translation: str, links: list[tuple[int, in
     weights = np.zeros((len(split_units(translation)), len(split_units(source.clean.text))))
     for source_unit, target_unit in links:
         weights[target_unit, source_unit] = 1.0
-    return next(project([source], [translation], [weights.tolist()]))
+    return project_all([source], [translation], [weights])[0]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +145,7 @@ def test_unit_that_attends_elsewhere_belongs_to_no_code() -> None:
     """The particle between the two words has a tenth of their attention, all of it to the element."""
     source = parse_markup("go <b>home</b>", is_html=True)
     weights = np.array([[0.0, 1.0], [0.0, 0.1], [1.0, 0.0]])
-    assert next(project([source], ["heim da gehen"], [weights.tolist()])) == "<b>heim</b> da gehen"
+    assert project_all([source], ["heim da gehen"], [weights])[0] == "<b>heim</b> da gehen"
 
 
 def test_place_of_each_element_is_looked_for_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +160,7 @@ def test_place_of_each_element_is_looked_for_twice_at_most(monkeypatch: pytest.M
     monkeypatch.setattr(projection, "find_maximum_subarrays", count)
     size = 300
     source = parse_markup(" ".join(f"<b>a{number}</b>" for number in range(size)), is_html=True)
-    result = next(project([source], [" ".join(f"b{number}" for number in range(size))], [np.ones((size, size)).tolist()]))
+    result = project_all([source], [" ".join(f"b{number}" for number in range(size))], [np.ones((size, size))])[0]
     assert result.count("<b>") == size
     assert size <= calls <= 2 * size
 
@@ -165,7 +170,7 @@ def test_many_points_share_the_search_for_their_gap() -> None:
     source = CodedText(
         tuple(Element("<b>", (f"a{number} ",), "</b>") for number in range(500)) + (Point("<br/>"),) * 20_000 + ("end",)
     )
-    result = next(project([source], [" ".join(f"b{number}" for number in range(501))], [np.eye(501).tolist()]))
+    result = project_all([source], [" ".join(f"b{number}" for number in range(501))], [np.eye(501)])[0]
     assert result.count("<br/>") == 20_000
 
 
@@ -207,7 +212,7 @@ def test_every_code_is_in_the_translation_once(parts: list[Part], translation: s
     source = CodedText(tuple(parts), is_escaped=True)
     shape = (len(split_units(translation)), len(split_units(source.clean.text)))
     weights = data.draw(arrays(np.float64, shape, elements=st.floats(0, 1))) if all(shape) else np.zeros(shape)
-    result = next(project([source], [translation], [weights.tolist()]))
+    result = project_all([source], [translation], [weights])[0]
     assert sorted(re.findall("<[^>]*>", result)) == sorted(re.findall("<[^>]*>", source.write()))
     projected = parse_markup(result, is_html=False)
     assert not any(re.fullmatch("</?e[^>]*>", markup) for markup in list_points(projected.parts))
@@ -225,8 +230,8 @@ def test_codes_of_many_sentences_have_the_places_of_each_alone() -> None:
         np.random.default_rng(0).random((len(t.split()), len(split_units(s.clean.text))))
         for s, t in zip(sources, translations, strict=True)
     ]
-    alone = [next(project([s], [t], [w])) for s, t, w in zip(sources, translations, weights, strict=True)]
-    assert list(project(sources, translations, weights)) == alone
+    alone = [project_all([s], [t], [w])[0] for s, t, w in zip(sources, translations, weights, strict=True)]
+    assert project_all(sources, translations, weights) == alone
     assert alone[0] == "es <b>Open</b>"
 
 

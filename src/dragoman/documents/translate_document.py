@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, islice
+from itertools import accumulate, islice
 from typing import Literal, TypeVar
 
 from dragoman.documents.cue_text import split_for_cues
@@ -34,8 +34,8 @@ from dragoman.documents.unit_selection import (
     unit_has_language,
 )
 from dragoman.errors import DataError
-from dragoman.inference.readings import compute_unit_weights
 from dragoman.inference.translation_result import Translation
+from dragoman.inference.unit_weights import compute_unit_weights
 from dragoman.inference.whole_texts import (
     LineRequest,
     OutputLimits,
@@ -49,7 +49,7 @@ from dragoman.text.accelerators import find_accelerator
 from dragoman.text.code_check import compare_codes
 from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
-from dragoman.text.inline_codes import CodedText, Element, Markup, Part, Point, read_inline
+from dragoman.text.inline_codes import CodedText, Element, Markup, Part, Point, list_equal_tags, read_inline
 from dragoman.text.inline_rules import InlineRules
 from dragoman.text.projection import split_units
 from dragoman.text.word_codes import mark_word_codes
@@ -245,23 +245,29 @@ def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[
             return ["variables"]
         parts = [(replace(unit, source=source), text) for source, text in pairs]
         return [flag for part, text in parts for flag in _check_text(part, text, options)]
-    codes_of_source, codes_of_text = (
-        read_inline(text, unit.markup, unit.rules, language=options.source_language) for text in (unit.source, translation)
-    )
-    plain_source, plain_text = _get_plain_text(codes_of_source), _get_plain_text(codes_of_text)
+    sides = unit.source, translation
+    has_markup = unit.markup != "none" and not unit.rules.kept
+    code_flags: Sequence[str] = ()
+    if has_markup and (texts := list_equal_tags(*sides)):
+        has_codes = len(texts[0]) > 1
+        words = ["".join(side) for side in texts]
+        plain_source, plain_text = words
+    else:
+        coded = [read_inline(text, unit.markup, unit.rules, language=options.source_language) for text in sides]
+        has_codes = coded[0].has_codes
+        plain_source, plain_text = map(_get_plain_text, coded)
+        words = ["".join(_list_texts(side.parts, with_codes=False)) for side in coded]
+        code_flags = compare_codes(*coded).flags
     flags: list[str] = list(check_translation(plain_source, plain_text, options.target_language, options.limits.length_ratios))
     if options.glossary is not None and any(use.form is None for use in options.glossary.check(plain_source, plain_text)):
         flags.append("terminology")
-    if is_spaced_language(options.target_language) and _loses_words(codes_of_source, codes_of_text):
+    if has_codes and is_spaced_language(options.target_language) and _loses_words(*words):
         flags.append("length")
-    return [*flags, *compare_codes(codes_of_source, codes_of_text).flags]
+    return [*flags, *code_flags]
 
 
-def _loses_words(source: CodedText, translation: CodedText) -> bool:
-    """Return whether a text with codes lost most of its letters, as `in %d seconds` that became `in %d`."""
-    if all(isinstance(part, str) for part in source.parts):
-        return False
-    before, after = ("".join(_list_texts(side.parts, with_codes=False)) for side in (source, translation))
+def _loses_words(before: str, after: str) -> bool:
+    """Return whether a text beside codes lost most of its letters, as `in %d seconds` that became `in %d`."""
     num_after = sum(map(str.isalpha, after))
     if num_after >= MIN_LETTERS_KEPT * len(before):
         return False
@@ -352,16 +358,19 @@ class _Cache:
 
     def __init__(self, translate: TranslateLines) -> None:
         self._translate = translate
-        self._results: dict[LineRequest, Translation] = {}
+        self._results: dict[tuple[object, ...], Translation] = {}
         self._num_bytes = 0
 
     def __call__(self, request: LineRequest) -> Sequence[Translation]:
-        keys = request.split()
+        all_terms = request.terms or [()] * len(request.lines)
+        kind = request.attention, request.is_retry, request.keep_marks
+        keys = [(line, terms, *kind) for line, terms in zip(request.lines, all_terms, strict=True)]
         results = {key: self._results[key] for key in keys if key in self._results}
-        if missing := list(dict.fromkeys(key for key in keys if key not in results)):
-            lines = tuple(chain.from_iterable(key.lines for key in missing))
-            terms = tuple(chain.from_iterable(key.terms for key in missing))
-            for key, result in zip(missing, self._translate(replace(request, lines=lines, terms=terms)), strict=True):
+        missing = {key: (key[0], key[1]) for key in keys if key not in results}
+        if missing:
+            lines, terms = (tuple(values) for values in zip(*missing.values(), strict=True))
+            missing_request = replace(request, lines=lines, terms=terms if request.terms else ())
+            for key, result in zip(missing, self._translate(missing_request), strict=True):
                 results[key] = self._results[key] = result
                 self._num_bytes += _estimate_bytes(result)
             while self._num_bytes > MAX_CACHED_BYTES:

@@ -11,23 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, islice, pairwise
 from typing import TypeGuard
 
-import numpy as np
-import numpy.typing as npt
-
-from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.inference.translation_result import Translation
+from dragoman.inference.unit_weights import Floats, weigh_units
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, list_markup, parse_text, write_parts
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.inline_tokens import tokenize_codes
 from dragoman.text.marks import MARK_CHARACTERS, can_hold_marks, ends_in_marks, restore_spaces, to_characters, to_marks
-from dragoman.text.projection import project, split_units
+from dragoman.text.projection import UnitText, project
 from dragoman.text.references import count_sign, read_reference
 
-MAX_GAP = 16
-"""Most characters of a text between two pieces of it."""
 _SIGNS = re.compile(r"[^\w\s]{1,3}|x")
 _BRACKETS = frozenset(("()", "[]", "<>", '""', "''", "“”", "\u2018\u2019", "„“", "«»"))
 _CHARACTER = re.compile(f"[{''.join(MARK_CHARACTERS)}]")
@@ -67,13 +61,6 @@ class Reading:
         tokens, source_tokens = (tuple(self._write_marked(token, lambda point: point.text) for token in side) for side in sides)
         text = self._write_marked(translation.text, lambda point: point.text)
         return replace(translation, text=text, tokens=tokens, source_tokens=source_tokens)
-
-    def compute_weights(self, translation: Translation) -> npt.NDArray[np.float64]:
-        """Return the attention of each unit of a translation with characters for its marks to each unit of the text. (T, S)"""
-        weights_TS = compute_unit_weights(translation, self.text.clean.text)
-        if self.marked:
-            _anchor_marks(weights_TS, self.text.clean.text, translation.text)
-        return weights_TS
 
     def write_text(self, text: str) -> str:
         """Return a text with its pairs of tags in place as the text with all codes."""
@@ -130,13 +117,25 @@ class Reading:
 
 def place_codes(readings: Sequence[Reading], translations: Iterable[Translation]) -> Iterator[str]:
     """Yield the text of the translation of each reading, with all codes in their places. Attention places them together."""
-    pairs = [(reading, reading.read_translation(item)) for reading, item in zip(readings, translations, strict=True)]
-    coded = [(reading, item) for reading, item in pairs if reading.text.has_codes]
-    weights = (reading.compute_weights(item) for reading, item in coded)
-    placed = project([reading.text for reading, _ in coded], [item.text for _, item in coded], weights)
-    for reading, item in pairs:
+    items = [reading.read_translation(item) for reading, item in zip(readings, translations, strict=True)]
+    placed = _place_pairs([(reading, item) for reading, item in zip(readings, items, strict=True) if reading.text.has_codes])
+    for reading, item in zip(readings, items, strict=True):
         plain = escape(item.text) if reading.text.is_escaped else item.text
         yield reading.write_text(next(placed) if reading.text.has_codes else plain)
+
+
+def _place_pairs(coded: Sequence[tuple[Reading, Translation]]) -> Iterator[str]:
+    """Yield the text of each translation with characters for its marks and the other codes of its reading."""
+    pairs = [(UnitText.divide(reading.text.clean.text), UnitText.divide(item.text)) for reading, item in coded]
+
+    def compute_weights() -> Iterator[Floats]:
+        weights = weigh_units([item for _, item in coded], pairs)
+        for (reading, _), pair, weights_TS in zip(coded, pairs, weights, strict=True):
+            if reading.marked:
+                _anchor_marks(weights_TS, *pair)
+            yield weights_TS
+
+    return project([reading.text for reading, _ in coded], pairs, compute_weights())
 
 
 def read_placeholders(segment: CodedText) -> Reading:
@@ -256,106 +255,10 @@ def _list_placeholders(parts: Sequence[Part]) -> Iterator[str]:
     return (point.text for point in _list_points(parts) if point.text)
 
 
-def _anchor_marks(weights_TS: npt.NDArray[np.float64], source: str, target: str) -> None:
+def _anchor_marks(weights_TS: Floats, source: UnitText, target: UnitText) -> None:
     """Let each mark of a target attend to the same mark of its source alone, in place."""
-    columns = {source[start:end]: column for column, (start, end) in enumerate(split_units(source))}
-    for number, (start, end) in enumerate(split_units(target)):
-        mark = target[start:end]
+    columns = {mark: column for column, mark in enumerate(source.words)}
+    for number, mark in enumerate(target.words):
         if mark in MARK_CHARACTERS and mark in columns:
             weights_TS[number] = 0.0
             weights_TS[number, columns[mark]] = 1.0
-
-
-def compute_unit_weights(translation: Translation, source: str) -> npt.NDArray[np.float64]:
-    """Return the attention of each unit of a translation, the mean of its pieces, to each unit of its source. (T, S)
-
-    translation: translation with attention
-    """
-    num_targets, num_sources = len(split_units(translation.text)), len(split_units(source))
-    if not translation.attention or not num_targets or not num_sources:
-        return np.zeros((num_targets, num_sources))
-    rows = np.array(translation.attention[: len(translation.tokens)])
-    columns = _match_pieces(translation.source_tokens, source, min(len(translation.source_tokens), rows.shape[1]))
-    by_source_unit, _ = columns.sum_rows(rows.T, num_sources)
-    sums, totals = _match_pieces(translation.tokens, translation.text, len(rows)).sum_rows(by_source_unit.T, num_targets)
-    return sums / np.where(totals == 0, 1, totals)[:, None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shares:
-    """Pieces, the unit that each lies in, and the share of the piece that does, in the order of both"""
-
-    pieces: list[int]
-    units: list[int]
-    parts: list[float]
-
-    def sum_rows(
-        self, rows_PN: npt.NDArray[np.float64], num_units: int
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return the sum of the rows of the pieces of each unit, by share (U, N), and the sums of these shares (U)."""
-        parts, units = np.array(self.parts), self.units
-        sums = rows_PN.take(np.array(self.pieces, np.intp), axis=0) * parts[:, None]
-        if len(units) == num_units == len(set(units)):
-            return sums, parts
-        starts = [number for number, (before, unit) in enumerate(pairwise([-1, *units])) if unit != before]
-        by_unit, totals = np.zeros((num_units, rows_PN.shape[1])), np.zeros(num_units)
-        if starts:
-            own_units = [units[start] for start in starts]
-            by_unit[own_units], totals[own_units] = np.add.reduceat(sums, starts), np.add.reduceat(parts, starts)
-        return by_unit, totals
-
-
-def _match_pieces(pieces: Sequence[str], text: str, num_pieces: int) -> _Shares:
-    """Return the first pieces of a text, with the units that they lie in."""
-    units = split_units(text)
-    shares = _Shares([], [], [])
-    unit = 0  # the first that ends behind the start of the piece
-    num_units = len(units)
-    first, last = units[0] if units else (0, 0)
-    for number, (start, end) in enumerate(islice(_find_pieces(pieces, text), num_pieces)):
-        if start == end:
-            continue
-        while unit < num_units and last <= start:
-            unit += 1
-            if unit < num_units:
-                first, last = units[unit]
-        if unit < num_units and first < end <= last:  # so are most
-            shares.pieces.append(number)
-            shares.units.append(unit)
-            shares.parts.append(1.0)
-            continue
-        lengths = []
-        for unit_start, unit_end in islice(units, unit, None):
-            if unit_start >= end:
-                break
-            lengths.append(min(unit_end, end) - max(unit_start, start))
-        total = sum(lengths)
-        shares.pieces.extend([number] * len(lengths))
-        shares.units.extend(range(unit, unit + len(lengths)))
-        shares.parts.extend(length / total for length in lengths)
-    return shares
-
-
-def _find_pieces(pieces: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
-    """Return the place of each piece in a text, perhaps with the white space beside it; it is empty for white space alone.
-
-    A piece that the text does not contain, because the tokenizer normalized it, lies where the piece before it ends.
-    """
-    joined = "".join(pieces).replace(METASPACE, " ")
-    if joined.endswith(text) and len(joined) - len(text) == len(joined) - len(joined.lstrip()):
-        return pairwise(accumulate(map(len, pieces), initial=len(text) - len(joined)))
-    return _search_pieces(pieces, text)
-
-
-def _search_pieces(pieces: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
-    position = 0
-    for piece in pieces:
-        surface = piece.replace(METASPACE, " ").strip()
-        start = text.find(surface, position, position + len(surface) + MAX_GAP)
-        if not surface:
-            yield position, position
-        elif start < 0:
-            yield position, position + 1
-        else:
-            position = start + len(surface)
-            yield start, position

@@ -40,6 +40,7 @@ from dragoman.text.inline_codes import (
     Markup,
     Part,
     Point,
+    list_equal_tags,
     read_inline,
     write_parts,
 )
@@ -472,6 +473,8 @@ def _find_difference(source: str, text: str, options: TextOptions) -> CodeDiffer
     """Return the difference between the codes of a segment and of its translation, both with their markup."""
     is_plain = options.markup == "none" or not any(sign in side for side in (source, text) for sign in "<>&")
     if is_plain and not options.rules.kept and not may_have_codes(source) and not may_have_codes(text):
+        return None
+    if options.markup != "none" and not options.rules.kept and list_equal_tags(source, text, options.opaque_tags):
         return None
     sides = (read_inline(side, options.markup, options.rules, options.opaque_tags) for side in (source, text))
     difference = compare_codes(*sides)

@@ -30,7 +30,6 @@ from dragoman.documents.reading import ended_by
 from dragoman.documents.translate_document import DocumentOptions, UnitResult, translate_document
 from dragoman.documents.unit_selection import Scope, list_selected
 from dragoman.errors import DataError, DragomanError
-from dragoman.inference.readings import compute_unit_weights
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import LineRequest, OutputLimits
 from dragoman.runtime.owned_folder import has_owner, own_folder
@@ -45,6 +44,7 @@ from dragoman.text.projection import split_units
 
 if TYPE_CHECKING:
     from dragoman.inference.translation_result import Translation
+from dragoman.inference.unit_weights import compute_unit_weights
 
 Status = Literal["queued", "translating", "done", "error"]
 

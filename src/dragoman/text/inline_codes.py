@@ -249,11 +249,7 @@ def _parse_nested(text: str, *, is_html: bool, kept: frozenset[str]) -> tuple[Pa
 
     kept: names of elements that are kept with their content
     """
-    if "&" in text or "translate" in text.lower():
-        return None
-    pieces = _SIMPLE_TAG.split(text)
-    texts = "".join(pieces[::4])
-    if len(pieces) > _MAX_SIMPLE_PIECES or "<" in texts or ">" in texts or may_have_codes(texts):
+    if (pieces := split_tags(text)) is None or len(pieces) > _MAX_SIMPLE_PIECES:
         return None
     parts: list[Part] = []
     stack: list[tuple[str, str, list[Part]]] = []
@@ -281,8 +277,41 @@ def _parse_nested(text: str, *, is_html: bool, kept: frozenset[str]) -> tuple[Pa
     return None if stack else tuple(parts)
 
 
+def split_tags(text: str) -> list[str] | None:
+    """Return the texts of a fragment and, between them, each tag, its slash and its name; None if it may have other codes."""
+    return _split_tags(text) if len(text) > MAX_CACHED_CHARACTERS else _split_tags_once(text)
+
+
+def _split_tags(text: str) -> list[str] | None:
+    if "&" in text or "translate" in text.lower():
+        return None
+    pieces = _SIMPLE_TAG.split(text)
+    texts = "".join(pieces[::4])
+    return None if "<" in texts or ">" in texts or may_have_codes(texts) else pieces
+
+
 # A text is read for its segments, for the check of each, and for that of the whole text.
 _parse_markup_once = lru_cache(maxsize=1024)(parse_markup)
+_split_tags_once = lru_cache(maxsize=1024)(_split_tags)
+
+
+def list_equal_tags(source: str, translation: str, opaque: frozenset[str] = frozenset()) -> tuple[list[str], list[str]] | None:
+    """Return the texts between the tags of two fragments of XML or HTML that have equal tags in the same order.
+
+    None if they may differ in their codes, which has to be read from their parts.
+
+    opaque: names of further elements that are kept with their content
+    """
+    pieces, new_pieces = split_tags(source), split_tags(translation)
+    if pieces is None or new_pieces is None or pieces[1::4] != new_pieces[1::4]:
+        return None
+    texts, new_texts = pieces[::4], new_pieces[::4]
+    if len(texts) > 1:
+        kept, names = opaque | OPAQUE_TAGS, pieces[3::4]
+        is_kept = not kept.isdisjoint(names) or not kept.isdisjoint(map(str.lower, names)) or "lang" in source.lower()
+        if is_kept or list(map(bool, texts)) != list(map(bool, new_texts)):
+            return None
+    return texts, new_texts
 
 
 class _PartTreeBuilder:

@@ -13,15 +13,14 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from dragoman.languages import UNSPACED
-from dragoman.text.inline_codes import CleanText, CodedText, Element, Point, Slot, escape
+from dragoman.text.inline_codes import CodedText, Element, Point, Slot, escape
 
 Span = tuple[int, int]
 Floats = npt.NDArray[np.float64]
@@ -30,10 +29,11 @@ Steps = npt.NDArray[np.int64]
 
 # A word in katakana is one unit, because nothing inside it has a meaning of its own.
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
-_UNIT = re.compile(rf"[{_KATAKANA}]+|[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’\-][^\W{UNSPACED}]+)*|[^\w\s]")
-_ASCII_UNIT = re.compile(r"\w+(?:['\-]\w+)*|[^\w\s\x1c-\x1f]", re.ASCII)
+_UNIT = re.compile(rf"([{_KATAKANA}]+|[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’\-][^\W{UNSPACED}]+)*|[^\w\s])")
+_ASCII_UNIT = re.compile(r"(\w+(?:['\-]\w+)*|[^\w\s\x1c-\x1f])", re.ASCII)
 """The same for a text of ASCII alone, in a third of the time"""
 _HIRAGANA, _KANJI = "\u3041-\u309f", "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_HIRAGANA_CHARACTER = re.compile(f"[{_HIRAGANA}]")
 _JAPANESE_RUN = re.compile(rf"[{_HIRAGANA}]+|[{_KANJI}]+")
 _UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED}\u3000-\u303f\uff00-\uffef]")
 _NO_SPACE_BEFORE = frozenset(".,;:!?…)]}%»”’。，、；：！？")
@@ -48,22 +48,38 @@ OTHER_MARK_LOSS = 2.0
 """Loss of a run for each of its two edges whose unit is another kind of mark than in the source, or a word for a mark."""
 SPACE_GAIN = 2.0
 """Gain of a run for each of its two edges at white space beside a character of a script without spaces."""
-MAX_CACHED_CHARACTERS = 10_000
-"""Most characters of a text whose units are kept, because those of 64 longer texts would take a gigabyte."""
 _SUM_STEPS = 10**9
 """Steps in 1 to which gains are rounded."""
 _OTHER_MARK_STEPS, _SPACE_STEPS = int(OTHER_MARK_LOSS * _SUM_STEPS), int(SPACE_GAIN * _SUM_STEPS)
-_MAX_CELLS = 2**17
+MAX_CELLS = 2**17
 """Most weights, or gains, that are computed at once, if one sentence has no more: a megabyte."""
 
 
-def split_units(text: str) -> tuple[Span, ...]:
+@dataclass(slots=True)
+class UnitText:
+    """Text with its units, in order. words: the units. starts, ends: their characters"""
+
+    text: str
+    words: list[str]
+    starts: list[int]
+    ends: list[int]
+
+    @classmethod
+    def divide(cls, text: str) -> UnitText:
+        """Return a text with its units."""
+        pieces = _select_pattern(text).split(text)  # what is between units, and the units, in turn
+        edges = list(accumulate(map(len, pieces)))
+        return cls(text, pieces[1::2], edges[:-1:2], edges[1::2])
+
+
+UnitPair = tuple[UnitText, UnitText]
+"""Text without codes, and its translation."""
+
+
+def split_units(text: str) -> list[Span]:
     """Return the spans of the units of a text, in order."""
-    return _split_anew(text) if len(text) > MAX_CACHED_CHARACTERS else _split_once(text)
-
-
-def _split_anew(text: str) -> tuple[Span, ...]:
-    return tuple([match.span() for match in _select_pattern(text).finditer(text)])
+    units = UnitText.divide(text)
+    return list(zip(units.starts, units.ends, strict=True))
 
 
 def list_units(text: str) -> list[str]:
@@ -75,24 +91,23 @@ def _select_pattern(text: str) -> re.Pattern[str]:
     return _ASCII_UNIT if text.isascii() else _UNIT
 
 
-# The steps of the projection of one translation split both texts several times.
-_split_once = lru_cache(maxsize=64)(_split_anew)
-
-
-def project(sources: Sequence[CodedText], translations: Sequence[str], weights: Iterable[npt.ArrayLike]) -> Iterator[str]:
+def project(
+    sources: Sequence[CodedText], pairs: Iterable[UnitPair], weights: Iterable[npt.NDArray[np.float64]]
+) -> Iterator[str]:
     """Yield each translation of a clean text with the codes of its source in it.
 
     Each code occurs once, and elements nest as in the source. Short sentences are computed together.
 
-    weights: for each translation, attention of each of its units to each unit of the clean text; rows need not sum to 1 (T, S)
+    pairs: the clean text of each source, and its translation
+    weights: for each of them, attention of each unit of the translation to each unit of the text; rows need not sum to 1 (T, S)
     """
     sentences: list[_Sentence] = []
     longest = 0, 0
-    for source, translation, weights_TS in zip(sources, translations, weights, strict=True):
-        sentence = _Sentence(source.clean, translation, weights_TS, is_escaped=source.is_escaped)
+    for source, (clean, target), weights_TS in zip(sources, pairs, weights, strict=True):
+        sentence = _Sentence(source, clean, target, weights_TS)
         num_targets, num_sources = sentence.weights_TS.shape
         longest = max(longest[0], num_targets), max(longest[1], num_sources)
-        if sentences and (len(sentences) + 1) * longest[0] * longest[1] > _MAX_CELLS:
+        if sentences and (len(sentences) + 1) * longest[0] * longest[1] > MAX_CELLS:
             yield from _SentenceBatch(sentences).write()
             sentences, longest = [], (num_targets, num_sources)
         sentences.append(sentence)
@@ -100,23 +115,28 @@ def project(sources: Sequence[CodedText], translations: Sequence[str], weights: 
         yield from _SentenceBatch(sentences).write()
 
 
-def _join_units(text: str, units: tuple[Span, ...], weights_TS: Floats) -> tuple[tuple[Span, ...], Floats]:
-    """Return the units of a translation with each run of kanji or hiragana as one, and their mean attention.
+def _join_units(units: UnitText, weights_TS: Floats) -> tuple[UnitText, Floats]:
+    """Return a translation with each run of kanji or hiragana as one unit, and the mean attention of these.
 
     A text without hiragana is not Japanese. In Chinese, a run can be a whole clause.
     """
-    if re.search(f"[{_HIRAGANA}]", text) is None:
+    text = units.text
+    if text.isascii() or _HIRAGANA_CHARACTER.search(text) is None:
         return units, weights_TS
-    ends = {start: end for start, end in (match.span() for match in _JAPANESE_RUN.finditer(text))}
+    run_ends = {match.start(): match.end() for match in _JAPANESE_RUN.finditer(text)}
+    numbers: list[int] = []
     starts: list[int] = []
-    joined: list[Span] = []
-    for number, (start, end) in enumerate(units):
-        if joined and end <= joined[-1][1]:
+    ends: list[int] = []
+    for number, (start, end) in enumerate(zip(units.starts, units.ends, strict=True)):
+        if ends and end <= ends[-1]:
             continue
-        starts.append(number)
-        joined.append((start, ends.get(start, end)))
-    runs = pairwise([*starts, len(units)])
-    return tuple(joined), np.array([np.add.reduce(weights_TS[first:last]) / (last - first) for first, last in runs])
+        numbers.append(number)
+        starts.append(start)
+        ends.append(run_ends.get(start, end))
+    words = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+    runs = pairwise([*numbers, len(units.words)])
+    means = np.array([np.add.reduce(weights_TS[first:last]) / (last - first) for first, last in runs])
+    return UnitText(text, words, starts, ends), means
 
 
 @dataclass(slots=True)
@@ -136,39 +156,33 @@ class _Node:
 
 
 class _Sentence:
-    """Clean text and its translation, with their units and the attention between them (T, S)."""
+    """Clean text and its translation, with the codes of the text and the attention between their units (T, S)."""
 
-    def __init__(self, clean: CleanText, target: str, weights: npt.ArrayLike, *, is_escaped: bool) -> None:
-        self.source, self.target, self.slots, self.is_escaped = clean.text, target, clean.slots, is_escaped
-        self.source_units, target_units = split_units(self.source), split_units(target)
-        weights_TS, shape = np.asarray(weights, np.float64), (len(target_units), len(self.source_units))
+    def __init__(self, coded: CodedText, source: UnitText, target: UnitText, weights_TS: Floats) -> None:
+        shape = (len(target.words), len(source.words))
         if weights_TS.shape != shape and weights_TS.size:
             raise ValueError(f"weights: their shape is {weights_TS.shape}, and the texts have {shape} units")
-        self.target_units, self.weights_TS = _join_units(target, target_units, weights_TS.reshape(shape))
-        self.unit_starts, self.unit_ends = [start for start, _ in self.source_units], [end for _, end in self.source_units]
-        self.source_words, self.target_words = (
-            [text[first:last] for first, last in units]
-            for text, units in ((self.source, self.source_units), (target, self.target_units))
-        )
-        self.target_kinds = [0 if word.isalnum() else _get_kind(word) for word in self.target_words]
+        self.slots, self.is_escaped, self.source = coded.clean.slots, coded.is_escaped, source
+        self.target, self.weights_TS = _join_units(target, weights_TS.reshape(shape))
+        self.target_kinds = [0 if word.isalnum() else _get_kind(word) for word in self.target.words]
 
     def list_elements(self, slots: Sequence[Slot]) -> dict[int, range]:
         """Return the source units of each slot that has some: of no point, and of no element without text."""
         return {index: units for index, slot in enumerate(slots) if (units := self._units_of(slot))}
 
     def _units_of(self, slot: Slot) -> range:
-        return range(bisect_left(self.unit_starts, slot.start), bisect_right(self.unit_ends, slot.end))
+        return range(bisect_left(self.source.starts, slot.start), bisect_right(self.source.ends, slot.end))
 
     def find_words(self, units: range, start: int, end: int, is_free: bytearray | None, middle: float) -> int | None:
         """Return where the source units occur among free target units, nearest to a place; None if they do not.
 
         Units without a letter or digit are not looked for. The search begins at the place, because equal words may be many.
         """
-        words = self.source_words[units.start : units.stop]
-        if words[0] not in self.target_words or not any(map(str.isalnum, "".join(words))):
+        words, target_words = self.source.words[units.start : units.stop], self.target.words
+        if words[0] not in target_words or not any(map(str.isalnum, "".join(words))):
             return None
         stop = max(end - len(units) + 1, start)
-        places = [start + place for place, word in enumerate(self.target_words[start:stop]) if word == words[0]]
+        places = [start + place for place, word in enumerate(target_words[start:stop]) if word == words[0]]
         right = bisect_right(places, middle)
         left = right - 1
         while left >= 0 or right < len(places):
@@ -177,7 +191,7 @@ class _Sentence:
             else:
                 place, right = places[right], right + 1
             last = place + len(units)
-            if self.target_words[place:last] == words and (is_free is None or 0 not in is_free[place - start : last - start]):
+            if target_words[place:last] == words and (is_free is None or 0 not in is_free[place - start : last - start]):
                 return place
         return None
 
@@ -191,15 +205,16 @@ class _SentenceBatch:
 
     def __init__(self, sentences: Sequence[_Sentence]) -> None:
         self.sentences = sentences
-        lengths = np.array([len(sentence.target_units) for sentence in sentences])
+        lengths = np.array([len(sentence.target.words) for sentence in sentences])
         self.size = max(int(lengths.max()), 1)
-        weights_NTS = np.zeros((len(sentences), self.size, max(len(sentence.source_units) for sentence in sentences) + 1))
+        weights_NTS = np.zeros((len(sentences), self.size, max(len(sentence.source.words) for sentence in sentences) + 1))
         self._space_gains = np.zeros((len(sentences), self.size + 1), np.int64)
         for number, sentence in enumerate(sentences):
             num_targets, num_sources = sentence.weights_TS.shape
             weights_NTS[number, :num_targets, 1 : num_sources + 1] = sentence.weights_TS
-            if _UNSPACED_CHARACTER.search(sentence.target):
-                borders = _find_borders(sentence.target, sentence.target_units)
+            target = sentence.target
+            if not target.text.isascii() and _UNSPACED_CHARACTER.search(target.text):
+                borders = _find_borders(target)
                 self._space_gains[number, : num_targets + 1] = np.array(borders) * _SPACE_STEPS
         self._is_unit = np.arange(self.size) < lengths[:, None]
         # A unit with less attention to the text than most attends elsewhere, for example to the end of the sentence, and
@@ -218,11 +233,11 @@ class _SentenceBatch:
 
     def write(self) -> Iterator[str]:
         """Yield the translations with their codes. Elements that are in no other are searched together."""
-        elements = [sentence.list_elements(sentence.slots) if sentence.target_units else {} for sentence in self.sentences]
+        elements = [sentence.list_elements(sentence.slots) if sentence.target.words else {} for sentence in self.sentences]
         places = [(number, units) for number, own in enumerate(elements) for units in own.values()]
         runs = self.find_runs(places, 0, self.size)
         for number, (sentence, own) in enumerate(zip(self.sentences, elements, strict=True)):
-            end = len(sentence.target_units)
+            end = len(sentence.target.words)
             nodes = _Projection(self, number).arrange(sentence.slots, 0, end, dict(zip(own, runs, strict=False)))
             yield _Writer(sentence).write(_Node(None, 0, end, nodes))
 
@@ -236,7 +251,7 @@ class _SentenceBatch:
         elements: number of the sentence of each, and its source units
         is_free: 1 for each of these target units that is free, and 0 for the others; None if all are free
         """
-        num_together = max(_MAX_CELLS // (end - start), 1)
+        num_together = max(MAX_CELLS // (end - start), 1)
         for first in range(0, len(elements), num_together):
             part = elements[first : first + num_together]
             runs = find_maximum_subarrays(*self._compute_gains(part, start, end, is_free))
@@ -263,7 +278,7 @@ class _SentenceBatch:
         # No run with the largest sum crosses a unit that costs more than any two runs differ.
         losses = np.abs(gains).sum(axis=1, keepdims=True) + _OTHER_MARK_STEPS + _SPACE_STEPS
         gains = np.where(is_place, gains, -_SUM_STEPS - 2 * losses)
-        words = [self.sentences[number].source_words for number, _ in elements]
+        words = [self.sentences[number].source.words for number, _ in elements]
         kinds = np.array(
             [[_get_kind(own[units[edge]]) for own, (_, units) in zip(words, elements, strict=True)] for edge in (0, -1)]
         )
@@ -277,6 +292,7 @@ class _Projection:
 
     def __init__(self, batch: _SentenceBatch, number: int) -> None:
         self._batch, self._number, self._sentence = batch, number, batch.sentences[number]
+        self._source = self._sentence.source
 
     def place(self, slots: Sequence[Slot], start: int, end: int) -> list[_Node]:
         """Return the nodes of sibling codes inside the target units from `start` to `end`, from left to right."""
@@ -309,7 +325,7 @@ class _Projection:
                 nodes[index] = self._build_word_node(slot, word, self._find_letters(slot, word, nodes.values()))
             elif index not in nodes:
                 # The gap is behind its left neighbor, unless the code is glued to a word on its right only.
-                key = bisect_right(self._sentence.unit_ends, slot.start), not _is_word(slot.after) or _is_word(slot.before)
+                key = bisect_right(self._source.ends, slot.start), not _is_word(slot.after) or _is_word(slot.before)
                 if key not in gaps:
                     gaps[key] = self._find_gap(*key, placed, start, end)
                 nodes[index] = self._build_node(slot, gaps[key], gaps[key])
@@ -327,12 +343,12 @@ class _Projection:
         """Return the target unit for an element inside a source unit; None for other codes, and if it is in another element."""
         if not isinstance(slot.part, Element) or slot.start == slot.end or start == end:
             return None
-        unit = bisect_right(self._sentence.unit_starts, slot.start) - 1
-        if unit < 0 or slot.end > self._sentence.unit_ends[unit]:
+        unit = bisect_right(self._source.starts, slot.start) - 1
+        if unit < 0 or slot.end > self._source.ends[unit]:
             return None
         shares = self._batch.shares_NTS[self._number, start:end, unit]
-        if (unit == 0 and slot.start == self._sentence.unit_starts[0]) or not shares.any():
-            word = start + (end - start - 1) * unit // len(self._sentence.source_units)
+        if (unit == 0 and slot.start == self._source.starts[0]) or not shares.any():
+            word = start + (end - start - 1) * unit // len(self._source.words)
         else:
             word = start + int(shares.argmax())
         return None if any(node.start <= word < node.end for node in elements) else word
@@ -342,11 +358,12 @@ class _Projection:
 
         An element inside equal words keeps its letters.
         """
-        unit = bisect_right(self._sentence.unit_starts, slot.start) - 1
-        source_start, source_end = self._sentence.source_units[unit]
-        first, last = self._sentence.target_units[word]
+        unit = bisect_right(self._source.starts, slot.start) - 1
+        source_start, source_end = self._source.starts[unit], self._source.ends[unit]
+        target = self._sentence.target
+        first, last = target.starts[word], target.ends[word]
         length = min(slot.end - slot.start, last - first)
-        if self._sentence.source[source_start:source_end] == self._sentence.target[first:last]:
+        if self._source.words[unit] == target.words[word]:
             letters = first + slot.start - source_start, first + slot.end - source_start
         elif slot.start == source_start:
             letters = first, first + length
@@ -370,12 +387,12 @@ class _Projection:
         """
         if not num_before or start == end:
             return start
-        if num_before == len(self._sentence.source_units):
+        if num_before == len(self._source.words):
             return end
         unit = num_before - 1 if behind else num_before
         shares = self._batch.shares_NTS[self._number, start:end, unit]
         if not shares.any():
-            gap = start + round((end - start) * num_before / len(self._sentence.source_units))
+            gap = start + round((end - start) * num_before / len(self._source.words))
         else:  # of equal units, the last for a gap behind it, and the first for a gap before it
             gap = end - int(shares[::-1].argmax()) if behind else start + int(shares.argmax())
         number = bisect_left(elements, gap, key=lambda node: node.start) - 1
@@ -388,7 +405,7 @@ class _Writer:
     """Writer of a translation with its codes. White space between two units is outside the elements that begin or end there."""
 
     def __init__(self, sentence: _Sentence) -> None:
-        self.target, self.units, self.is_escaped = sentence.target, sentence.target_units, sentence.is_escaped
+        self.target, self.units, self.is_escaped = sentence.target.text, sentence.target, sentence.is_escaped
         self.output: list[str] = []
         self.position = 0
 
@@ -423,11 +440,11 @@ class _Writer:
                 neighbors = node.children[max(number - 1, 0) : number + 2]
                 self._write_point(child, node, neighbors[0], neighbors[-1])
         if node.slot is not None and node.end > node.start:
-            self._write_text(self.units[node.end - 1][1])
+            self._write_text(self.units.ends[node.end - 1])
 
     def _get_start(self, gap: int) -> int:
         """Return the position before the unit behind a gap."""
-        return self.units[gap][0] if gap < len(self.units) else len(self.target)
+        return self.units.starts[gap] if gap < len(self.units.starts) else len(self.target)
 
     def _write_point(self, point: _Node, parent: _Node, previous: _Node, following: _Node) -> None:
         """Write a point, or an element without text.
@@ -438,7 +455,7 @@ class _Writer:
         """
         slot, gap = point.slot, point.start
         assert slot is not None
-        left_end, right_start = self.units[gap - 1][1] if gap else 0, self._get_start(gap)
+        left_end, right_start = self.units.ends[gap - 1] if gap else 0, self._get_start(gap)
         self._write_text(left_end)
         left, right = self.target[max(left_end - 1, 0) : left_end], self.target[right_start : right_start + 1]
         has_space = right_start > left_end
@@ -502,13 +519,13 @@ def _get_kind(unit: str) -> int:
     return next((kind for kind, marks in enumerate(_EDGE_MARKS, start=1) if unit in marks), len(_EDGE_MARKS) + 1)
 
 
-def _find_borders(text: str, units: Sequence[Span]) -> list[bool]:
+def _find_borders(units: UnitText) -> list[bool]:
     """Return whether each gap, from that before the first unit to that behind the last, can end a phrase of an unspaced script.
 
     It has white space or an end of the text on one side, and a character of the script on another.
     """
-    is_unspaced = [False, *(_UNSPACED_CHARACTER.match(text, start) is not None for start, _ in units), False]
-    ends, starts = [-1, *(end for _, end in units)], [*(start for start, _ in units), len(text) + 1]
+    is_unspaced = [False, *(_UNSPACED_CHARACTER.match(word) is not None for word in units.words), False]
+    ends, starts = [-1, *units.ends], [*units.starts, len(units.text) + 1]
     return [
         start > end and (is_unspaced[number] or is_unspaced[number + 1])
         for number, (end, start) in enumerate(zip(ends, starts, strict=True))

@@ -1,0 +1,157 @@
+"""Attention between the units of translations and of their sources, from that between their pieces.
+
+A unit is what `text.projection` places codes beside, and a piece is a token. Many translations are computed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.inference.translation_result import Translation
+from dragoman.text.projection import MAX_CELLS, UnitPair, UnitText
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.intp]
+MAX_GAP = 16
+"""Most characters of a text between two pieces of it."""
+
+
+def compute_unit_weights(translation: Translation, source: str) -> Floats:
+    """Return the attention of each unit of a translation, the mean of its pieces, to each unit of its source. (T, S)
+
+    translation: translation with attention
+    """
+    (weights_TS,) = weigh_units([translation], [(UnitText.divide(source), UnitText.divide(translation.text))])
+    return weights_TS
+
+
+def weigh_units(translations: Sequence[Translation], pairs: Sequence[UnitPair]) -> Iterator[Floats]:
+    """Yield what `compute_unit_weights` returns for each translation. pairs: the units of its source, and its own"""
+    first = widest = longest = 0
+    for number, translation in enumerate(translations):
+        widest, longest = max(widest, len(translation.source_tokens)), max(longest, len(translation.tokens))
+        if number > first and (number + 1 - first) * widest * longest > MAX_CELLS:
+            yield from _weigh_together(translations[first:number], pairs[first:number])
+            first, widest, longest = number, len(translation.source_tokens), len(translation.tokens)
+    if first < len(translations):
+        yield from _weigh_together(translations[first:], pairs[first:])
+
+
+def _weigh_together(translations: Sequence[Translation], pairs: Sequence[UnitPair]) -> Iterator[Floats]:
+    all_rows = [item.attention[: len(item.tokens)] if item.attention else () for item in translations]
+    shapes = [(len(rows), len(rows[0]) if rows else 0) for rows in all_rows]
+    weights_NPT = np.zeros((len(all_rows), max(columns for _, columns in shapes), max(rows for rows, _ in shapes)))
+    for own_PT, rows, (num_rows, num_columns) in zip(weights_NPT, all_rows, shapes, strict=True):
+        weights = np.fromiter(chain.from_iterable(rows), np.float64, num_rows * num_columns)
+        own_PT[:num_columns, :num_rows] = weights.reshape(num_rows, num_columns).T
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    source_pieces = [item.source_tokens[:columns] for item, (_, columns) in zip(translations, shapes, strict=True)]
+    shares = _match_pieces(source_pieces, sources)
+    by_source_unit = shares.sum_by_unit(weights_NPT[shares.texts_K, shares.pieces_K])
+    source_starts, target_starts = ([0, *accumulate(len(side.words) for side in sides)] for sides in (sources, targets))
+    widths = np.diff(source_starts)
+    weights_NST = np.zeros((len(pairs), max(widths, default=0), weights_NPT.shape[2]))
+    weights_NST[np.repeat(np.arange(len(pairs)), widths), _count_from_zero(widths)] = by_source_unit
+    shares = _match_pieces([item.tokens[:rows] for item, (rows, _) in zip(translations, shapes, strict=True)], targets)
+    by_unit = shares.sum_by_unit(weights_NST[shares.texts_K, :, shares.pieces_K])
+    totals = shares.sum_by_unit(np.ones((len(shares.parts_K), 1)))
+    by_unit /= np.where(totals == 0, 1, totals)
+    for first, stop, width in zip(target_starts, target_starts[1:], widths, strict=False):
+        yield by_unit[first:stop, :width]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """Pieces of texts, and the units that they lie in (K pairs), in the order of both.
+
+    texts_K, pieces_K: number of the text, and of the piece in it
+    units_K: number of the unit, counted through all texts
+    parts_K: share of the piece that lies in the unit
+    """
+
+    texts_K: Numbers
+    pieces_K: Numbers
+    units_K: Numbers
+    parts_K: Floats
+    num_units: int
+
+    def sum_by_unit(self, values_KM: Floats) -> Floats:
+        """Return the sum of the values of the pieces of each unit, by share. (number of units, M)"""
+        sums = np.zeros((self.num_units, values_KM.shape[1]))
+        if len(self.units_K):
+            starts = np.flatnonzero(np.diff(self.units_K, prepend=-1))
+            sums[self.units_K[starts]] = np.add.reduceat(values_KM * self.parts_K[:, None], starts)
+        return sums
+
+
+def _match_pieces(pieces_of_texts: Sequence[Sequence[str]], texts: Sequence[UnitText]) -> _Shares:
+    """Return the pieces of texts with the units that they lie in."""
+    starts: list[int] = []
+    ends: list[int] = []
+    unit_starts: list[int] = []
+    unit_ends: list[int] = []
+    origins: list[int] = []  # of each text among all, far enough from the one before it for a piece without a place
+    origin = 0
+    for pieces, text in zip(pieces_of_texts, texts, strict=True):
+        own_starts, own_ends = _find_pieces(pieces, text.text)
+        origins.append(origin - min(own_starts, default=0))
+        starts += own_starts
+        ends += own_ends
+        unit_starts += text.starts
+        unit_ends += text.ends
+        origin = origins[-1] + len(text.text) + 2
+    num_pieces, num_units = [len(pieces) for pieces in pieces_of_texts], [len(text.words) for text in texts]
+    piece_starts_P, piece_ends_P = (np.array(places, np.intp) + np.repeat(origins, num_pieces) for places in (starts, ends))
+    unit_starts_U, unit_ends_U = (
+        np.array(places, np.intp) + np.repeat(origins, num_units) for places in (unit_starts, unit_ends)
+    )
+    firsts_P = np.searchsorted(unit_ends_U, piece_starts_P, "right")
+    counts_P = np.searchsorted(unit_starts_U, piece_ends_P, "left") - firsts_P
+    counts_P[(counts_P < 0) | (piece_starts_P == piece_ends_P)] = 0
+    pairs_K = np.repeat(np.arange(len(counts_P)), counts_P)
+    units_K = firsts_P[pairs_K] + _count_from_zero(counts_P)
+    lengths_K = np.minimum(unit_ends_U[units_K], piece_ends_P[pairs_K])
+    lengths_K -= np.maximum(unit_starts_U[units_K], piece_starts_P[pairs_K])
+    parts_K = lengths_K / np.bincount(pairs_K, lengths_K, len(counts_P))[pairs_K]
+    texts_K = np.repeat(np.arange(len(texts)), num_pieces)[pairs_K]
+    return _Shares(texts_K, _count_from_zero(num_pieces)[pairs_K], units_K, parts_K, sum(num_units))
+
+
+def _count_from_zero(counts: Sequence[int] | Numbers) -> Numbers:
+    """Return the numbers from 0 to each of the counts, one row after the other."""
+    stops = np.cumsum(counts)
+    return np.arange(stops[-1] if len(stops) else 0) - np.repeat(stops - counts, counts)
+
+
+def _find_pieces(pieces: Sequence[str], text: str) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the starts and ends of pieces in a text, perhaps with the white space beside them.
+
+    White space alone is empty. A piece that the text does not contain, because the tokenizer normalized it, lies where the
+    piece before it ends.
+    """
+    joined = "".join(pieces).replace(METASPACE, " ")
+    if joined.endswith(text) and len(joined) - len(text) == len(joined) - len(joined.lstrip()):
+        edges = list(accumulate(map(len, pieces), initial=len(text) - len(joined)))
+        return edges[:-1], edges[1:]
+    spans = list(_search_pieces(pieces, text))
+    return [start for start, _ in spans], [end for _, end in spans]
+
+
+def _search_pieces(pieces: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
+    position = 0
+    for piece in pieces:
+        surface = piece.replace(METASPACE, " ").strip()
+        start = text.find(surface, position, position + len(surface) + MAX_GAP)
+        if not surface:
+            yield position, position
+        elif start < 0:
+            yield position, position + 1
+        else:
+            position = start + len(surface)
+            yield start, position
