@@ -82,11 +82,12 @@ class _Shares:
     num_units: int
 
     def sum_by_unit(self, values_KM: Floats) -> Floats:
-        """Return the sum of the values of the pieces of each unit, by share. (number of units, M)"""
+        """Return the sum of the values of the pieces of each unit, by share, which changes the values. (number of units, M)"""
         sums = np.zeros((self.num_units, values_KM.shape[1]))
         if len(self.units_K):
+            values_KM *= self.parts_K[:, None]
             starts = np.flatnonzero(np.diff(self.units_K, prepend=-1))
-            sums[self.units_K[starts]] = np.add.reduceat(values_KM * self.parts_K[:, None], starts)
+            sums[self.units_K[starts]] = np.add.reduceat(values_KM, starts)
         return sums
 
 

@@ -51,8 +51,8 @@ SPACE_GAIN = 2.0
 _SUM_STEPS = 10**9
 """Steps in 1 to which gains are rounded."""
 _OTHER_MARK_STEPS, _SPACE_STEPS = int(OTHER_MARK_LOSS * _SUM_STEPS), int(SPACE_GAIN * _SUM_STEPS)
-MAX_CELLS = 2**17
-"""Most weights, or gains, that are computed at once, if one sentence has no more: a megabyte."""
+MAX_CELLS = 2**16
+"""Most weights, or gains, that are computed at once, if one sentence has no more: half a megabyte."""
 
 
 @dataclass(slots=True)
