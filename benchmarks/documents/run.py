@@ -2,6 +2,10 @@
 
 New processes of dragoman and of argos-translate-files, in turns, translate the same HTML and DOCX files of two sizes. A
 stand-in for the model takes next to no time. argos-translate-files is under the AGPL and has an environment of its own.
+
+One more process of each has a stand-in that reverses the words of what it is given. It counts the paragraphs that have all
+words of the sentence in reverse, each in the element that it had. The last one times the steps that argos-translate-files does
+not have.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 from common.benchmark import Benchmark, with_options
@@ -65,14 +70,20 @@ def write_docx(path: Path, count: int) -> None:
         archive.writestr("word/document.xml", f"<w:document {_W}><w:body>{''.join(paragraphs)}</w:body></w:document>")
 
 
+def run_program(program: str, python: Path, path: Path, *options: str) -> dict[str, Any]:
+    """Return what one process of a program measures with a file."""
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))}
+    command: list[str | Path] = [python, "-m", "documents.measure", program, path, *options]
+    figures: dict[str, Any] = json.loads(run_commands(command, environment=environment).output)
+    return figures
+
+
 def measure_file(path: Path, pythons: dict[str, Path], rounds: int) -> dict[str, dict[str, float]]:
     """Return the medians of the CPU seconds, the MiB and the texts of each program, one process of each in each round."""
     results: dict[str, list[dict[str, float]]] = {program: [] for program in pythons}
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))}
     for number in range(rounds):
         for program, python in pythons.items():
-            command: list[str | Path] = [python, "-m", "documents.measure", program, path]
-            results[program].append(json.loads(run_commands(command, environment=environment).output))
+            results[program].append(run_program(program, python, path))
         print(f"  {path.name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     return {
         program: {name: statistics.median(run[name] for run in runs) for name in runs[0]} for program, runs in results.items()
@@ -100,7 +111,9 @@ def main(quick: bool, report: Path | None) -> None:
     except MissingPeerError as error:
         bench.console.print(f"argos-translate-files is left out: {error}")
     table = Table("CPU seconds, and peak MiB above the start", ["file", "KB", "paragraphs", *pythons, "times faster", *pythons])
-    section = Section([table])
+    kept = Table("Paragraphs that are right if the model reverses the words", ["file", "paragraphs", *pythons])
+    steps = Table("Steps of dragoman alone, in CPU microseconds for each paragraph", ["file"])
+    section = Section([table, kept, steps])
     for suffix, write in (("html", write_html), ("docx", write_docx)):
         for factor in (1, 4):
             path = work / f"{factor}x.{suffix}"
@@ -115,6 +128,14 @@ def main(quick: bool, report: Path | None) -> None:
             row = [suffix.upper(), f"{path.stat().st_size / 1000:,.0f}", f"{count:,}"]
             table.rows.append([*row, *seconds, f"{ratio:.2f}" if ratio else "", *mebibytes])
             section.ratios += [Ratio(f"{suffix}_{factor}x_over_argos", ratio, 1.0)] if ratio else []
+        path = work / f"1x.{suffix}"
+        num_paragraphs = QUICK_PARAGRAPHS if quick else NUM_PARAGRAPHS
+        reversed_runs = {program: run_program(program, python, path, "reversed") for program, python in pythons.items()}
+        kept.rows.append([suffix.upper(), f"{num_paragraphs:,}", *(f"{run['kept']:,}" for run in reversed_runs.values())])
+        seconds_of_steps = run_program("dragoman", pythons["dragoman"], path, "steps")["steps"]
+        section.figures |= {f"reversed.{suffix}": reversed_runs, f"steps.{suffix}": seconds_of_steps}
+        steps.header[1:] = seconds_of_steps
+        steps.rows.append([suffix.upper(), *(f"{seconds / num_paragraphs * 1e6:.0f}" for seconds in seconds_of_steps.values())])
     bench.add("documents", section)
     bench.finish()
 
