@@ -33,6 +33,7 @@ from dragoman.text.no_language import begins_with_word
 from dragoman.text.references import REFERENCE
 
 TEXT_ATTRIBUTES = frozenset(("title", "alt", "placeholder", "aria-label"))
+_READ_ATTRIBUTES = TEXT_ATTRIBUTES | {"content", "label", "value", "lang", "xml:lang", "dir", "style"}
 BUTTON_TYPES = frozenset(("submit", "button", "reset"))
 META_NAMES = frozenset(("description", "keywords", "og:title", "og:description", "twitter:title", "twitter:description"))
 KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe", "object", "svg", "math"))
@@ -111,17 +112,22 @@ class _Tag:
     statements: Sequence[Statement]
 
 
-def _list_depths(tokens: Sequence[_HtmlToken]) -> list[int]:
+def _list_depths(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> list[int]:
     """Return the number of open elements after each token; -1 last if a tag has no partner among the tokens."""
     names: list[str] = []
     depths: list[int] = []
-    for token in tokens:
+    for token, _ in run:
         if token.is_start and token.name not in VOID_TAGS:
             names.append(token.name)
         elif token.is_end and (not names or names.pop() != token.name):
             return [*depths, -1]
         depths.append(len(names))
     return depths
+
+
+def _is_one_element(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> bool:
+    depths = _list_depths(run)
+    return depths.count(0) == 1 and depths[-1] == 0
 
 
 def _iter_tokens(text: str) -> Iterator[_HtmlToken]:
@@ -312,6 +318,8 @@ class _PageReader:
             return source
         language = values.get("lang") or values.get("xml:lang", "")
         self._scopes.read_start(token.name, language, is_void=token.kind == "empty" or token.name in VOID_TAGS)
+        if token.name not in BLOCK_TAGS and _READ_ATTRIBUTES.isdisjoint(values):  # so are most tags inside texts
+            return source
         names = set() if not values or _is_locked(values) else set(TEXT_ATTRIBUTES)
         if token.name == "meta" and (values.get("name") or values.get("property", "")).lower() in META_NAMES:
             names.add("content")
@@ -403,12 +411,10 @@ class _PageReader:
             start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
             end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))
             number = self._add_place(start, end)
-            first, depths = run[0][1], _list_depths([token for token, _ in run])
-            is_one_element = depths.count(0) == 1 and depths[-1] == 0
-            statements = first.statements if isinstance(first, _Tag) and is_one_element else ()
-            stated = (item.value.lower() for item in statements if item.is_direction)
-            direction = next(iter(stated), "")
-            if not self.page.outer_blocks.add_text(direction) and depths[-1] == 0:
+            first = run[0][1]
+            stated = [item.value.lower() for item in first.statements if item.is_direction] if isinstance(first, _Tag) else []
+            direction = stated[0] if stated and _is_one_element(run) else ""
+            if not self.page.outer_blocks.add_text(direction) and _list_depths(run)[-1] == 0:
                 self._bare[number] = bool(direction)
             if tags := tuple(part for _, part in run if isinstance(part, _Tag)):
                 self._tags[number] = tags
@@ -431,7 +437,8 @@ class _PageReader:
     def _show(token: _HtmlToken, part: str | _Tag) -> str:
         if isinstance(part, _Tag):
             return part.shown
-        return _SPACE.sub(" ", part) if token.is_text else part
+        is_shown = not token.is_text or (part.isprintable() and "  " not in part)  # so are most texts, and this is fast
+        return part if is_shown else _SPACE.sub(" ", part)
 
     def keeps_tags(self, units: Sequence[Unit], written: EncodedText, translations: Mapping[str, UnitTranslation]) -> bool:
         """Return whether a written page has the tags of this one, with the texts of the units or their translations."""
@@ -514,6 +521,8 @@ def _find_breaks(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> list[int]:
     """Return the numbers of the line breaks of a run that are in no inline element."""
     breaks: list[int] = []
     depth = 0
+    if all(token.name != "br" for token, _ in run):
+        return breaks
     for number, (token, _) in enumerate(run):
         if token.name == "br" and not token.is_end and not depth:
             breaks.append(number)
