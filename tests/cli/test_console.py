@@ -16,11 +16,14 @@ import click
 import pytest
 from pydantic import TypeAdapter
 from rich.console import Console
+from rich.progress import Progress
 
+from dragoman import model_packages
 from dragoman.cli import translation_output
 from dragoman.cli.main import COMMAND_MODULES, COMMANDS, LazyGroup, cli
 from dragoman.console.input_windows import is_shown_as_it_comes
 from dragoman.console.options import EXIT_STATUSES, USAGE_ERROR
+from dragoman.console.rate_bar import RateColumn
 from dragoman.console.terminal import PreparationProgressBar, print_table, progress_bar
 from dragoman.errors import DataError, InterruptedRun, RecipeError
 from dragoman.inference.commands.evaluate import ScoreOutput
@@ -89,6 +92,14 @@ def test_help_of_groups_has_whole_sentences(subtests: pytest.Subtests) -> None:
             assert "..." not in group.get_help(click.Context(group, terminal_width=78)).partition("Commands:")[2]
 
 
+def test_names_of_models_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_packages, "list_models", lambda: ["en-de", "fr-en"])
+    command = LazyGroup("dragoman", params=cli.params).get_command(click.Context(cli), "translate")
+    assert command is not None
+    items = command.params[0].shell_complete(click.Context(command), "en")
+    assert [(item.type, item.value) for item in items] == [("plain", "en-de"), ("file", "en")]
+
+
 def test_exit_statuses_are_those_of_the_errors() -> None:
     assert {DataError.exit_code, InterruptedRun.exit_code} <= EXIT_STATUSES.keys()
     assert RecipeError.exit_code == click.UsageError.exit_code == USAGE_ERROR
@@ -153,6 +164,22 @@ def test_progress_without_a_terminal_is_log_lines(clock: list[float]) -> None:
         "translating: 20 of 100 lines (20 %), 1 lines/s, 1 min 20 s left",
         "translating: 40 of 100 lines (40 %), 1 lines/s, 1 min left",
     ]
+
+
+def test_bar_states_rate_and_time_left_once_they_are_measured(clock: list[float]) -> None:
+    """Lines that come at once say nothing about the rate: 10 more in a millisecond are not 10,000 a second."""
+    column = RateColumn("lines")
+    bar = Progress(column)
+    bar.add_task("translating", total=100)
+    (task,) = bar.tasks
+    texts = []
+    for seconds, done in ((0.0, 0), (5.0, 50), (0.001, 60), (10.0, 80)):
+        clock[0] += seconds
+        bar.update(task.id, completed=done)
+        texts.append(column.render(task).plain)
+    assert texts[0] == ""
+    assert texts[-1] == "5.3 lines/s, 4 s left"
+    assert max(float(text.partition(" ")[0]) for text in texts[1:]) <= 12
 
 
 def test_hidden_progress_prints_nothing(clock: list[float]) -> None:

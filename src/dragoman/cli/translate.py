@@ -178,8 +178,9 @@ def translate(args: TranslateOptions) -> None:
         progress_bar(console, "translating", line_count, hidden=is_shown_as_it_comes(source, args.output)) as bar,
     ):
         translator, pivot = _load_translators(args, bundles)  # takes seconds, in which the bar is shown
-        if is_interactive_input(source) and (purpose := translator.recipe.card.purpose):
-            console.print(f"{args.bundle}: {purpose}", markup=False)
+        if is_interactive_input(source):
+            purpose = translator.recipe.card.purpose
+            console.print(f"{f'{purpose}. ' if purpose else ''}Type a line; Ctrl-D ends.", markup=False)
         config = translator.resolve_decoding(decoding)
         line_constraints = None if args.constraints is None else _read_constraints(args.constraints, line_count)
         windows = bar.iter_input(read_windows(read_lines(source), source, args.window), is_live=flush_lines)

@@ -20,6 +20,8 @@ from dragoman.errors import OutputError, RecipeError
 from dragoman.platform_features import get_signals
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from dragoman.runtime.device_options import DeviceOptions
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -64,6 +66,15 @@ class BundleType(click.Path):
                 code="run-unfinished",
             )
         return folder / "bundle"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the models of this machine whose names go on as typed, and the files."""
+        from click.shell_completion import CompletionItem
+
+        from dragoman.model_packages import list_models
+
+        names = [CompletionItem(name) for name in list_models() if name.startswith(incomplete)]
+        return [*names, *super().shell_complete(ctx, param, incomplete)]
 
 
 BUNDLE_TYPE = BundleType(path_type=Path)

@@ -1,10 +1,12 @@
-"""Bar of one task on a terminal: number of finished units, their rate, and the time left."""
+"""Bar of one task on a terminal: number of finished units, and their rate and the time left as the log lines state them."""
 
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
+
+from dragoman.runtime.progress import RecentRate, format_duration, format_rate
 
 
 def make_rate_bar(console: Console, task_name: str, total: int | None, unit: str) -> Progress:
@@ -13,8 +15,7 @@ def make_rate_bar(console: Console, task_name: str, total: int | None, unit: str
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        _RateColumn(unit),
-        TimeRemainingColumn(),
+        RateColumn(unit),
         console=console,
         transient=True,
     )
@@ -22,12 +23,20 @@ def make_rate_bar(console: Console, task_name: str, total: int | None, unit: str
     return bar
 
 
-class _RateColumn(ProgressColumn):
-    """Units per second."""
+class RateColumn(ProgressColumn):
+    """Units per second of the last minute, and the time left; nothing before they are measured."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
-        self.unit = unit
+        self.unit, self._rate = unit, RecentRate()
 
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f} {self.unit}/s" if task.speed else "")
+        """Record what is done, and return the text."""
+        self._rate.update(task.completed)
+        rate = self._rate.per_second()
+        left = None if rate is None or task.total is None else self._rate.seconds_left(task.total)
+        parts = [
+            "" if rate is None else f"{format_rate(rate)} {self.unit}/s",
+            "" if left is None else f"{format_duration(left)} left",
+        ]
+        return Text(", ".join(filter(None, parts)))
