@@ -8,7 +8,6 @@ from dragoman.config.data_config import (
     STANDARD_INPUT,
     CleaningConfig,
     CorpusConfig,
-    CurriculumStageConfig,
     DataConfig,
     Direction,
     Format,
@@ -17,7 +16,6 @@ from dragoman.config.data_config import (
     as_list,
 )
 from dragoman.config.decoding_config import DecodingConfig, SearchExtension
-from dragoman.config.extension import Extension
 from dragoman.config.fields import FilterName
 from dragoman.config.initial_bundle import INITIAL_DIR, locate_initial_bundle
 from dragoman.config.model_config import ModelConfig, ModelExtension
@@ -42,11 +40,9 @@ __all__ = [
     "STANDARD_INPUT",
     "CleaningConfig",
     "CorpusConfig",
-    "CurriculumStageConfig",
     "DataConfig",
     "DecodingConfig",
     "Direction",
-    "Extension",
     "FilterName",
     "Format",
     "LanguagePair",

@@ -14,10 +14,7 @@ from dragoman.io.json_fields import OPTIONAL
 from dragoman.parsing.evalb.scorer import EvalbTotals, SentenceScore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dragoman.parsing.evalb.params import EvalbParams
-    from dragoman.parsing.evalb.scorer import SentenceScore
 
 _MAX_SHOWN_FAILURES = 5
 
