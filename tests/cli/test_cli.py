@@ -198,7 +198,7 @@ def test_help_lists_fifteen_commands_or_all(run_cli: RunCli) -> None:
         listed = {name for name in COMMANDS if f"  {name} " in answer.out}
         assert listed == (set(COMMANDS) if "--all" in words else set(COMMANDS) - FURTHER_COMMANDS)
         assert len(set(COMMANDS) - FURTHER_COMMANDS) <= 15
-        assert "Begin with:    dragoman quickstart" in answer.out
+        assert "Translate:     dragoman translate en-de" in answer.out
 
 
 def test_help_imports_no_libraries() -> None:
@@ -491,6 +491,7 @@ def test_file_with_a_format_has_a_better_command(run_cli: RunCli, bundle: Path, 
         answer = run_cli("translate", bundle, tmp_path / name)
         assert answer.code == 0
         assert ("dragoman translate-file keeps the format of .md files" in answer.err) == has_note
+    assert "translate it with dragoman translate-file" in run_cli("translate", bundle, tmp_path / "a.docx").line
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])

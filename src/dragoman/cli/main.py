@@ -249,8 +249,8 @@ def cli(ctx: click.Context, all_commands: bool, verbose: bool) -> None:
     """Train, evaluate and run the Transformer of "Attention Is All You Need".
 
     \b
-    Begin with:    dragoman quickstart
-    Then:          dragoman translate runs/quickstart-de/bundle
+    Translate:     dragoman translate en-de
+    Train:         dragoman quickstart
     Help:          dragoman COMMAND --help
     All commands:  dragoman --all
     """

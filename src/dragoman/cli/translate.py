@@ -204,12 +204,17 @@ def translate(args: TranslateOptions) -> None:
 
 
 def _describe_document(path: Path) -> str | None:
-    """Return a note for a file in a format that has more than lines of text, such as Markdown."""
-    from dragoman.documents.formats import SUFFIXES
+    """Return a note for a file in a format that has more than lines of text, such as Markdown.
+
+    Raises UsageError for an archive, such as DOCX.
+    """
+    from dragoman.documents.formats import SUFFIXES, is_archive
 
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES or suffix in (".txt", ".csv", ".tsv"):
         return None
+    if is_archive(suffix):
+        raise usage_error(f"{path}: a {suffix} file has no lines of text; translate it with dragoman translate-file")
     return f"{path}: its lines are read as plain text; dragoman translate-file keeps the format of {suffix} files"
 
 

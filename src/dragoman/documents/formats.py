@@ -72,6 +72,11 @@ _ZIP_READERS_SIGNATURES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # their readers 
 _ZIP_MODULES = frozenset(("docx", "pptx", "xlsx", "odt", "epub"))
 
 
+def is_archive(suffix: str) -> bool:
+    """Return whether files with an ending of `SUFFIXES` are archives of several files."""
+    return _PARSERS[suffix][0] in _ZIP_MODULES
+
+
 def parse_document(name: str, content: bytes) -> Document:
     """Return the document of a file.
 
@@ -84,7 +89,7 @@ def parse_document(name: str, content: bytes) -> Document:
     if len(content) > MAX_FILE_BYTES:
         raise DataError(f"{name}: has more than {MAX_FILE_BYTES >> 20} MiB; divide it", code="input-too-long")
     for signature, kind in _SIGNATURES:
-        if content.startswith(signature) and not (_PARSERS[suffix][0] in _ZIP_MODULES and signature in _ZIP_READERS_SIGNATURES):
+        if content.startswith(signature) and not (is_archive(suffix) and signature in _ZIP_READERS_SIGNATURES):
             raise DataError(f"{name}: is {kind}, not a {suffix} file; give it its right ending", code="invalid-format")
     try:
         with recorded_boundaries() as boundaries:
