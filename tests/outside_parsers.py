@@ -61,8 +61,9 @@ from dragoman.documents.xml_spans import set_attribute
 from dragoman.formats.glossary_file import parse_table
 from dragoman.formats.readers import SIDE_SUFFIX_FORMATS, SUFFIX_FORMATS, read_file, read_sides
 from dragoman.inference.segmentation import split_line
+from dragoman.inference.text_options import TextOptions
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import LineRequest, TextOptions, translate_texts
+from dragoman.inference.whole_texts import LineRequest, translate_texts
 from dragoman.parsing.trees.ptb import read_tree
 from dragoman.parsing.trees.ptb_tokenizer import tokenize_ptb
 from dragoman.serving.http_errors import HttpError

@@ -13,8 +13,9 @@ from dragoman.documents.formats import SUFFIXES, get_parser, parse_document
 from dragoman.documents.subtitles import SubtitleLimits
 from dragoman.documents.translate_document import DocumentOptions, check_document, check_unit, translate_document
 from dragoman.documents.translation_memory import TranslationMemory
+from dragoman.inference.text_options import OutputLimits
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import LineRequest, OutputLimits
+from dragoman.inference.whole_texts import LineRequest
 from expected_errors import raises_code
 
 OPTIONS = DocumentOptions("en", "de")

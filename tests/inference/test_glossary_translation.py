@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 import dragoman
 from dragoman.cli.main import cli
+from dragoman.inference.text_options import TextOptions
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import LineRequest, TextOptions, TranslatedSegment, translate_texts
+from dragoman.inference.whole_texts import LineRequest, TranslatedSegment, translate_texts
 from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.inline_codes import Markup
 

@@ -13,8 +13,9 @@ import dragoman
 from conftest import MakeRecipe
 from dragoman import TranslationConstraints, Translator
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
+from dragoman.inference.text_options import TextOptions
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import LineRequest, TextOptions, translate_texts
+from dragoman.inference.whole_texts import LineRequest, translate_texts
 from dragoman.tasks.translation import TranslationStatus
 from dragoman.text.inline_codes import Markup
 from expected_errors import raises_code

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.inference.text_division import divide
+from dragoman.inference.text_options import TextOptions
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import LineRequest, TextOptions, TextTranslation, divide, translate_texts
+from dragoman.inference.whole_texts import LineRequest, TextTranslation, translate_texts
 from dragoman.text.code_check import NO_DIFFERENCE, compare_codes
 from dragoman.text.inline_codes import Markup, parse_text
 

@@ -10,7 +10,7 @@ import pytest
 from dragoman.bundle import BundleMetadata, read_config
 from dragoman.data.prepare import PreparedData
 from dragoman.data.tokenization.pair_tokenizer import read_tokenizer
-from dragoman.inference.whole_texts import OutputLimits
+from dragoman.inference.text_options import OutputLimits
 from dragoman.text import length_ratios
 from dragoman.training.measure_parts import measure_corpus_lengths
 

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from dragoman.config import DecodingConfig
     from dragoman.inference.commands.line_report import LineWarnings
     from dragoman.inference.pivot import PivotTranslator
+    from dragoman.inference.text_options import PlaceholderMethod
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translator import Translator
-    from dragoman.inference.whole_texts import PlaceholderMethod
     from dragoman.runtime.device_options import DeviceOptions
     from dragoman.tasks.translation import TranslationStatus
     from dragoman.text.glossary import Glossary

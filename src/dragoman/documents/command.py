@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dragoman.documents.file_report import FileReport, OnProgress
     from dragoman.documents.folder_files import InputFiles
     from dragoman.documents.unit_selection import Scope
-    from dragoman.inference.whole_texts import PlaceholderMethod
+    from dragoman.inference.text_options import PlaceholderMethod
     from dragoman.runtime.device_options import DeviceOptions
 
 

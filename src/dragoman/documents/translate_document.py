@@ -34,16 +34,10 @@ from dragoman.documents.unit_selection import (
     unit_has_language,
 )
 from dragoman.errors import DataError
+from dragoman.inference.text_options import OutputLimits, TextOptions
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.unit_weights import compute_unit_weights
-from dragoman.inference.whole_texts import (
-    LineRequest,
-    OutputLimits,
-    TextOptions,
-    TextTranslation,
-    TranslateLines,
-    translate_texts,
-)
+from dragoman.inference.whole_texts import LineRequest, TextTranslation, TranslateLines, translate_texts
 from dragoman.languages import is_foreign, is_same_language, is_spaced_language
 from dragoman.text.accelerators import find_accelerator
 from dragoman.text.code_check import compare_codes

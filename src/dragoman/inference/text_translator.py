@@ -12,15 +12,9 @@ from dragoman.formats.glossary_file import resolve_glossary
 from dragoman.inference.inputs import list_lines
 from dragoman.inference.retries import get_check_retry
 from dragoman.inference.session import InferenceSession
+from dragoman.inference.text_options import OutputLimits, PlaceholderMethod, TextOptions
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import (
-    LineRequest,
-    OutputLimits,
-    PlaceholderMethod,
-    TextOptions,
-    TextTranslation,
-    translate_texts,
-)
+from dragoman.inference.whole_texts import LineRequest, TextTranslation, translate_texts
 from dragoman.text.glossary import Glossary
 from dragoman.text.inline_codes import Markup
 

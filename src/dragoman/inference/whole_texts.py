@@ -1,6 +1,6 @@
 """Translation of whole texts: line breaks, spaces, markup and placeholders stay, and sentences are translated one by one.
 
-`divide` cuts a text into segments and what stands between them. `translate_texts` translates the segments of many texts
+`text_division` cuts a text into segments and what stands between them. `translate_texts` translates the segments of many texts
 together and puts them back. What the model reads of a segment is a `Reading`:
 
 1. For a model that was trained with marks, placeholders and tags without content are marks, and the search keeps each.
@@ -14,144 +14,38 @@ Attention places pairs of tags in all readings. `compare_codes` checks each tran
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, groupby, pairwise, product
-from operator import itemgetter
-from typing import TYPE_CHECKING, Literal, cast
+from itertools import chain, product
+from typing import TYPE_CHECKING, Literal
 
 from dragoman.inference.readings import Reading, place_codes, read_marks, read_placeholders, read_without_codes
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
-from dragoman.languages import get_language, is_spaced_language
+from dragoman.languages import is_spaced_language
 from dragoman.tasks.translation import TranslationStatus
-from dragoman.text.breaks import find_boundaries
 from dragoman.text.code_check import NO_DIFFERENCE, CodeDifference, compare_codes
-from dragoman.text.glossary import Glossary, TermUse, list_phrases
+from dragoman.text.glossary import TermUse, list_phrases
 from dragoman.text.guards import Check, check_translation
-from dragoman.text.inline_codes import (
-    BLOCK_TAGS,
-    INLINE_TAGS,
-    CodedText,
-    Element,
-    Markup,
-    Part,
-    Point,
-    list_equal_tags,
-    read_inline,
-    write_parts,
-)
-from dragoman.text.inline_rules import COMMON_RULES, InlineRules
+from dragoman.text.inline_codes import CodedText, Element, Part, list_equal_tags, read_inline
 from dragoman.text.kept_terms import mark_kept_terms
-from dragoman.text.length_ratios import LengthRatios
-from dragoman.text.other_scripts import find_other_scripts, is_in_other_script, mark_other_scripts
+from dragoman.text.other_scripts import is_in_other_script, mark_other_scripts
 from dragoman.text.placeholders import may_have_codes
-from dragoman.text.sentences import cut_long_spans, split_sentences
 from dragoman.text.target_language import find_target_language
 from dragoman.text.term_annotation import annotate_terms, has_marks
-from dragoman.text.word_codes import mark_word_codes
 
 if TYPE_CHECKING:
-    from dragoman.bundle import BundleMetadata
-
-PlaceholderMethod = Literal["auto", "mask", "projection"]
-"""Way to keep placeholders and tags without content: by a mask on the search or by attention; auto prefers the mask."""
+    pass
+from dragoman.inference.text_division import Separator, divide, get_surface, read_codes
+from dragoman.inference.text_options import TextOptions
 
 KeptStatus = Literal["other_script", "target_language"]
 """Status of a segment that stays as it is: it is in a script of neither language, or in the target language already."""
 SegmentStatus = TranslationStatus | KeptStatus
 _SEGMENT_STATUSES_WORST_FIRST: tuple[SegmentStatus, ...] = (*STATUSES_WORST_FIRST[:-1], "other_script", "target_language", "ok")
-
-MAX_SENTENCE_CHARACTERS = 2000
-"""Longest sentence that is translated as one. To place its codes takes time and memory that grow with its square."""
 MAX_TERM_COST = 0.5
 """Fall of the mean log-probability of the tokens, in nats, up to which a translation with a required term is taken."""
-
-_SPACES = re.compile(r"[ \t-\r\x1c-\x1e\x85\u2028\u2029]+")
-_SPACE_RUN = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]|  ")
-_BREAK_TAG = re.compile(r"<(?:br\d*(?:\s[^<>]*)?/?|tab\d+/)>", re.IGNORECASE)
-_TAG_NAME = re.compile(r"(?:<|&lt;)/?([A-Za-z][^\s<>/&]*)")
-
-
-@dataclass(frozen=True)
-class OutputLimits:
-    """Limits of usual outputs of a model, which its bundle has; a limit that it does not have is None.
-
-    length_ratios: usual lengths of translations for the pair of languages
-    low_score: mean log-probability of the tokens, in nats, below which a translation has a low score
-    """
-
-    length_ratios: LengthRatios | None = None
-    low_score: float | None = None
-
-    @classmethod
-    def read(cls, metadata: BundleMetadata, source_language: str, target_language: str) -> OutputLimits:
-        """Return the limits of a bundle for a pair of languages."""
-        languages = get_language(source_language), get_language(target_language)
-        ratios = [
-            item
-            for item in metadata.length_ratios or ()
-            if (get_language(item.source_language), get_language(item.target_language)) == languages
-        ]
-        calibration = metadata.confidence
-        return cls(ratios[0] if ratios else None, None if calibration is None else calibration.low_score)
-
-    def has_low_score(self, translation: Translation) -> bool:
-        """Return whether the model was less sure of a translation than of nearly all in its calibration set."""
-        log_probs = translation.token_log_probs
-        return self.low_score is not None and bool(log_probs) and sum(log_probs) / len(log_probs) < self.low_score
-
-
-@dataclass(frozen=True)
-class TextOptions:
-    """Options for reading texts.
-
-    markup: "none" for plain text, whose codes are kept, too; in "html" and "xml", character references are characters
-    source_language, target_language: codes that select the rules for sentences and for the spaces between them
-    split_sentences: translate each sentence by itself; if false, each line or block
-    keep_line_breaks: a line break ends a sentence; without markup only
-    opaque_tags: elements that are kept with their content
-    retry: translate a segment that fails a check once more, with other settings
-    attention: request attention for every segment, also for those without codes
-    limits: limits of usual outputs of the model
-    mask_codes: the model reads codes without content as marks, and the search keeps each exactly once
-    glossary: terms that translations have to use. A segment that lacks a term is translated again, with its terms required,
-        and that translation is taken if it costs at most `MAX_TERM_COST`.
-    strict_terms: take it at any cost
-    annotate_terms: the model was trained to read the translation of a term behind it, see `term_annotation`
-    rules: rules for the codes of the texts
-    splitting_tags, non_splitting_tags: names of elements that always, or never, divide a text with markup
-    detects_outline: elements of XML that stand side by side without text between them are texts of their own
-    language_check: keep a segment that is in the target language already, see `target_language`, and what is in the script of
-        neither language, see `other_scripts`
-    """
-
-    markup: Markup = "none"
-    source_language: str = ""
-    target_language: str = ""
-    split_sentences: bool = True
-    keep_line_breaks: bool = True
-    opaque_tags: frozenset[str] = frozenset()
-    retry: bool = True
-    attention: bool = False
-    limits: OutputLimits = OutputLimits()
-    mask_codes: bool = False
-    glossary: Glossary | None = None
-    strict_terms: bool = False
-    annotate_terms: bool = False
-    rules: InlineRules = COMMON_RULES
-    splitting_tags: frozenset[str] = frozenset()
-    non_splitting_tags: frozenset[str] = frozenset()
-    detects_outline: bool = False
-    language_check: bool = False
-
-    @property
-    def other_scripts(self) -> frozenset[str]:
-        """Scripts whose words stay as they are."""
-        return find_other_scripts(self.source_language, self.target_language) if self.language_check else frozenset()
 
 
 @dataclass(frozen=True)
@@ -199,21 +93,6 @@ class TextTranslation:
     def status(self) -> SegmentStatus:
         """Worst status of the segments; "ok" for a text without segments."""
         return min((segment.status for segment in self.segments), key=_SEGMENT_STATUSES_WORST_FIRST.index, default="ok")
-
-
-@dataclass(frozen=True)
-class Separator:
-    """White space between two sentences of a line."""
-
-    text: str
-
-    def write(self) -> str:
-        """Return the white space."""
-        return self.text
-
-
-Piece = str | Separator | CodedText
-"""Something that is kept verbatim, white space between two sentences, or a segment."""
 
 
 PhraseGroups = tuple[tuple[str, ...], ...]
@@ -536,8 +415,8 @@ def _check_terms(source: str, text: str, options: TextOptions) -> tuple[TermUse,
     """Return the use of the terms of a segment; both texts have markup."""
     if options.glossary is None:
         return ()
-    sides = (_parse(side, options).parts for side in (source, text))
-    return options.glossary.check(*("".join(_get_surface(part, space=" ") for part in parts) for parts in sides))
+    sides = (read_codes(side, options).parts for side in (source, text))
+    return options.glossary.check(*("".join(get_surface(part, space=" ") for part in parts) for parts in sides))
 
 
 def _list_phrases(segment: TranslatedSegment) -> PhraseGroups:
@@ -549,302 +428,6 @@ def _has_word(text: str) -> bool:
     return any(character.isalnum() for character in text)
 
 
-def count_segments(text: str, options: TextOptions) -> int:
-    """Return the number of segments that a text is divided into."""
-    return sum(isinstance(piece, CodedText) for piece in divide(text, options))
-
-
-def divide(text: str, options: TextOptions) -> Iterator[Piece]:
-    """Yield the segments of a text and what stands between them; written one after the other, they are the text."""
-    coded = _parse(text, options)
-    blocks = set(_list_breaks(coded.parts, options)) if _has_break(coded.parts) else set()
-    _add_blocks(coded.parts, options, blocks)
-    yield from _divide_blocks(coded.parts, options, blocks, is_escaped=coded.is_escaped)
-
-
-def _parse(text: str, options: TextOptions) -> CodedText:
-    """Return a text with its tags, its placeholders, and the terms that are not translated as codes."""
-    coded = read_inline(
-        text,
-        options.markup,
-        options.rules,
-        options.opaque_tags,
-        keep_line_breaks=options.keep_line_breaks,
-        language=options.source_language,
-    )
-    return mark_kept_terms(mark_word_codes(coded), options.glossary)
-
-
 def _mark_kept(options: TextOptions, text: CodedText) -> CodedText:
     """Return a text with the words that are not translated as points."""
     return mark_other_scripts(mark_kept_terms(text, options.glossary), options.other_scripts)
-
-
-def _divide_blocks(parts: Sequence[Part], options: TextOptions, blocks: set[int], *, is_escaped: bool) -> Iterator[Piece]:
-    """Yield the pieces of a text: breaks and tags of blocks are kept, and the text between two of them is divided.
-
-    blocks: identities of the breaks that end a text, and what `_add_blocks` adds
-    """
-    run: list[Part] = []
-    outline = _find_outline(parts, options)
-    for number, part in enumerate(parts):
-        if isinstance(part, str) or not (number in outline or id(part) in blocks):
-            run.append(part)
-            continue
-        yield from _divide_run(run, options, is_escaped=is_escaped)
-        run = []
-        if isinstance(part, Point):
-            yield part.markup
-        else:
-            yield part.start_tag
-            yield from _divide_blocks(part.parts, options, blocks, is_escaped=is_escaped)
-            yield part.end_tag
-    yield from _divide_run(run, options, is_escaped=is_escaped)
-
-
-def _add_blocks(parts: Sequence[Part], options: TextOptions, blocks: set[int]) -> int:
-    """Add the identities of the codes that divide a text, and return the length of the text without codes.
-
-    Such a code is the tag of a block, contains a break or such a code, or is an element longer than any sentence.
-    """
-    length = 0
-    for part in parts:
-        inner_length = _add_blocks(part.parts, options, blocks) if isinstance(part, Element) else len(_get_surface(part))
-        length += inner_length
-        if not isinstance(part, str) and (
-            (isinstance(part, Element) and inner_length > MAX_SENTENCE_CHARACTERS) or _is_block(part, options, blocks)
-        ):
-            blocks.add(id(part))
-    return length
-
-
-def _is_block(part: Point | Element, options: TextOptions, blocks: set[int]) -> bool:
-    """Return whether a code is the tag of a block, or contains a break or one of the blocks."""
-    if _is_tag_of_block(part, options):
-        return True
-    if not isinstance(part, Element):
-        return False
-    if _get_tag_name(part, options) in options.non_splitting_tags:
-        return any(isinstance(child, Point) and id(child) in blocks for child in part.parts)
-    return any(id(child) in blocks for child in part.parts) or bool(_find_outline(part.parts, options, min_elements=2))
-
-
-def _is_tag_of_block(part: Point | Element, options: TextOptions) -> bool:
-    name = _get_tag_name(part, options)
-    if name in options.splitting_tags:
-        return True
-    is_html = options.markup != "xml" or _get_tag(part).startswith("&lt;")  # so has a section CDATA of XML
-    return is_html and name in BLOCK_TAGS and name not in options.non_splitting_tags
-
-
-def _get_tag(part: Point | Element) -> str:
-    return part.markup if isinstance(part, Point) else part.start_tag
-
-
-def _get_tag_name(part: Point | Element, options: TextOptions) -> str:
-    """Return the name of a tag; in lower case, unless it is of XML. Other codes have none."""
-    match = _TAG_NAME.match(_get_tag(part))
-    name = match[1] if match else ""
-    return name if options.markup == "xml" else name.lower()
-
-
-def _find_outline(parts: Sequence[Part], options: TextOptions, *, min_elements: int = 1) -> set[int]:
-    """Return the numbers of the elements that give XML its structure: no text is between them.
-
-    Elements for parts of a sentence, such as `<b>`, give none, unless each stands on a line of its own.
-    """
-    if not options.detects_outline or any(_get_surface(part).strip() for part in parts if not isinstance(part, Element)):
-        return set()
-    elements = [number for number, part in enumerate(parts) if isinstance(part, Element)]
-    if len(elements) < min_elements:
-        return set()
-    gaps = ["".join(map(_get_surface, parts[first + 1 : last])) for first, last in pairwise(elements)]
-    is_laid_out = bool(gaps) and all("\n" in gap for gap in gaps)
-    outline = set()
-    for number in elements:
-        name = _get_tag_name(cast(Element, parts[number]), options)
-        if name not in options.non_splitting_tags and (is_laid_out or name.lower() not in INLINE_TAGS):
-            outline.add(number)
-    return outline
-
-
-def _has_break(parts: Sequence[Part]) -> bool:
-    return any(
-        _is_break(part) if isinstance(part, Point) else isinstance(part, Element) and _has_break(part.parts) for part in parts
-    )
-
-
-@dataclass
-class _Lines:
-    """Lines of a text between two blocks, also those that begin or end inside an element.
-
-    breaks: the break behind each line but the last
-    hard: numbers of the breaks that always end a text
-    inner: numbers of the breaks inside an element, if its line has text beside it
-    """
-
-    lines: list[list[str]]
-    breaks: list[Point]
-    hard: list[int]
-    inner: list[int]
-
-
-def _list_breaks(parts: Sequence[Part], options: TextOptions) -> Iterator[int]:
-    """Yield the identities of the breaks that end a text: all but those `<br>` that `find_boundaries` finds in a sentence."""
-    for group in _list_lines(parts, options):
-        if group.breaks:
-            boundaries = find_boundaries(["".join(line) for line in group.lines], group.hard, group.inner)
-            yield from (id(point) for point, is_boundary in zip(group.breaks, boundaries, strict=True) if is_boundary)
-
-
-def _list_lines(parts: Sequence[Part], options: TextOptions) -> list[_Lines]:
-    """Return the lines of each stretch of a text without a block."""
-    groups = [_Lines([[]], [], [], [])]
-
-    def end_stretch() -> None:
-        groups.append(_Lines([[]], [], [], []))
-
-    def read(parts: Sequence[Part], is_inside: bool) -> None:
-        is_beside_text = _find_neighbors(parts)
-        for part, is_beside in zip(parts, is_beside_text, strict=True):
-            group = groups[-1]
-            if isinstance(part, str):
-                group.lines[-1].append(part)
-            elif isinstance(part, Point) and _is_break(part):
-                if not _has_tag(part, "br"):
-                    group.hard.append(len(group.breaks))
-                if is_inside:
-                    group.inner.append(len(group.breaks))
-                group.breaks.append(part)
-                group.lines.append([])
-            elif _is_tag_of_block(part, options):
-                end_stretch()
-                read(part.parts if isinstance(part, Element) else (), is_inside=False)
-                end_stretch()
-            elif isinstance(part, Element):
-                read(part.parts, is_inside or is_beside)
-            else:
-                group.lines[-1].append(part.text)
-
-    read(parts, is_inside=False)
-    return groups
-
-
-def _find_neighbors(parts: Sequence[Part]) -> list[bool]:
-    """Return for each part whether a text stands beside it on its first or its last line."""
-    flags = [False] * len(parts)
-    for order in (range(len(parts)), range(len(parts) - 1, -1, -1)):
-        has_text = False
-        for number in order:
-            part = parts[number]
-            flags[number] |= has_text
-            if isinstance(part, Point) and _is_break(part):
-                has_text = False
-            else:
-                has_text |= CodedText((part,)).has_text
-    return flags
-
-
-def _is_break(point: Point) -> bool:
-    """Return whether a point is a break, also one with the short tag of a file."""
-    return point.is_break or _BREAK_TAG.match(point.markup) is not None
-
-
-def _has_tag(part: Part, name: str) -> bool:
-    return isinstance(part, Point) and part.markup.removeprefix("&lt;").removeprefix("<")[: len(name)].lower() == name
-
-
-def _divide_run(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool) -> Iterator[Piece]:
-    """Yield the sentences of a text with codes, and the white space and tags between them."""
-    before, core, after = _peel(parts, is_escaped=is_escaped)
-    if before:
-        yield before
-    if len(core) == 1 and isinstance(core[0], Element):
-        yield core[0].start_tag
-        yield from _divide_run(core[0].parts, options, is_escaped=is_escaped)
-        yield core[0].end_tag
-    elif core:
-        for is_sentence, sentence in _cut_sentences(core, options):
-            if is_sentence:
-                left, inner, right = ("", core, "") if sentence is core else _peel(sentence, is_escaped=is_escaped)
-                is_folded = options.markup == "html" or not options.keep_line_breaks
-                if is_folded and _SPACE_RUN.search("".join(map(_get_surface, inner))):
-                    inner = tuple(map(_collapse_spaces, inner))
-                yield from (piece for piece in (left, CodedText(inner, is_escaped), right) if piece)
-            else:
-                between = "".join(write_parts(sentence, is_escaped=is_escaped))
-                yield between if between.strip() else Separator(between)
-    if after:
-        yield after
-
-
-def _collapse_spaces(part: Part) -> Part:
-    """Return a part of a text with one space for each run of white space, as a browser shows markup."""
-    if isinstance(part, str):
-        return _SPACES.sub(" ", part)
-    return replace(part, parts=tuple(map(_collapse_spaces, part.parts))) if isinstance(part, Element) else part
-
-
-def _peel(parts: Sequence[Part], *, is_escaped: bool) -> tuple[str, tuple[Part, ...], str]:
-    """Return the white space and tags before and after the text, and what is between them."""
-    start, end = 0, len(parts)
-    while start < end and _is_edge(parts[start]):
-        start += 1
-    while end > start and _is_edge(parts[end - 1]):
-        end -= 1
-    core = list(parts[start:end])
-    left = right = ""
-    if core and isinstance(core[0], str):
-        left = core[0][: len(core[0]) - len(core[0].lstrip())]
-        core[0] = core[0].lstrip()
-    if core and isinstance(core[-1], str):
-        right = core[-1][len(core[-1].rstrip()) :]
-        core[-1] = core[-1].rstrip()
-    before, after = ("".join(write_parts(side, is_escaped=is_escaped)) if side else "" for side in (parts[:start], parts[end:]))
-    return before + left, tuple(core), right + after
-
-
-def _is_edge(part: Part) -> bool:
-    """Return whether a part at the edge of a text is no text: white space, or a code without text."""
-    return not part.strip() if isinstance(part, str) else isinstance(part, Point) and not part.text
-
-
-def _cut_sentences(parts: tuple[Part, ...], options: TextOptions) -> Iterator[tuple[bool, tuple[Part, ...]]]:
-    """Yield the sentences of parts (true) and what is between them (false). No sentence ends inside a code."""
-    surfaces = [_get_surface(part) for part in parts]
-    ends = list(accumulate(map(len, surfaces)))
-    protected = [
-        (end - len(surface), end) for part, surface, end in zip(parts, surfaces, ends, strict=True) if part is not surface
-    ]
-    text = "".join(surfaces)
-    spans = split_sentences(text, options.source_language, protected) if options.split_sentences else [(0, len(text))]
-    spans = cut_long_spans(text, spans, protected, MAX_SENTENCE_CHARACTERS)
-    if spans == [(0, len(text))] and surfaces[-1] and "" not in parts:  # so are most
-        yield True, parts
-        return
-    span_ends, edges = [end for _, end in spans], list(chain.from_iterable(spans))
-
-    def find_sentence(start: int, end: int) -> int:
-        """Return the number of the sentence that a piece of the text is in, or -1 if it is between two."""
-        number = bisect_right(span_ends, start)
-        return number if number < len(spans) and spans[number][0] < end else -1
-
-    owned: list[tuple[int, Part]] = []
-    for part, surface, end in zip(parts, surfaces, ends, strict=True):
-        start = end - len(surface)
-        if isinstance(part, str):
-            cuts = [start, *edges[bisect_right(edges, start) : bisect_left(edges, end)], end]
-            owned += [(find_sentence(a, b), part[a - start : b - start]) for a, b in pairwise(cuts) if a < b]
-        else:
-            owned.append((find_sentence(start, end), part))
-    for number, group in groupby(owned, key=itemgetter(0)):
-        yield number >= 0, tuple(part for _, part in group)
-
-
-def _get_surface(part: Part, *, space: str = "") -> str:
-    """Return the text of a part, in which sentences and terms are looked for. space: text of a code that is white space"""
-    if isinstance(part, str):
-        return part
-    if isinstance(part, Point):
-        return space if part.is_space else part.text
-    return "".join(_get_surface(child, space=space) for child in part.parts)

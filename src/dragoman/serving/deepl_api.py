@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from dragoman.documents.html_file import KEPT_TAGS
 from dragoman.formats.glossary_file import format_tsv_entries, parse_table
-from dragoman.inference.whole_texts import TextOptions
+from dragoman.inference.text_options import TextOptions
 from dragoman.languages import get_language
 from dragoman.serving.clients import identify_client
 from dragoman.serving.glossary_store import GlossaryStore, StoredGlossary

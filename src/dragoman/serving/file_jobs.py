@@ -30,8 +30,9 @@ from dragoman.documents.reading import ended_by
 from dragoman.documents.translate_document import DocumentOptions, UnitResult, translate_document
 from dragoman.documents.unit_selection import Scope, list_selected
 from dragoman.errors import DataError, DragomanError
+from dragoman.inference.text_options import OutputLimits
 from dragoman.inference.translation_constraints import TranslationConstraints
-from dragoman.inference.whole_texts import LineRequest, OutputLimits
+from dragoman.inference.whole_texts import LineRequest
 from dragoman.runtime.owned_folder import has_owner, own_folder
 from dragoman.serving.clients import ANYBODY, QUEUE_CLIENT, Requester, has_share
 from dragoman.serving.http_errors import HttpError, to_http_error

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from dragoman.documents.formats import SUFFIXES
 from dragoman.documents.html_file import KEPT_TAGS
-from dragoman.inference.whole_texts import TextOptions
+from dragoman.inference.text_options import TextOptions
 from dragoman.serving.clients import admit_client, identify_client
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.model_set import iter_language_names

@@ -12,7 +12,7 @@ from dragoman.bundle import read_config
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.frontends.sound_file import import_sound_libraries
 from dragoman.inference.bundle_store import locate_bundle
-from dragoman.inference.whole_texts import OutputLimits
+from dragoman.inference.text_options import OutputLimits
 from dragoman.languages import get_language
 from dragoman.runtime.shared_weights import find_copy
 from dragoman.serving.http_errors import HttpError

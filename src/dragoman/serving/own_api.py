@@ -17,8 +17,9 @@ from pydantic import Field
 
 from dragoman.bundle import get_license
 from dragoman.client import ClientBracket, ClientHypothesis, ClientParse, ClientSegment, ClientTerm, ClientTranslation
+from dragoman.inference.text_options import TextOptions
 from dragoman.inference.translation_constraints import TranslationConstraints
-from dragoman.inference.whole_texts import TextOptions, TranslatedSegment
+from dragoman.inference.whole_texts import TranslatedSegment
 from dragoman.serving.clients import identify_client
 from dragoman.serving.glossary_store import GlossaryStore, check_number_of_entries
 from dragoman.serving.http_errors import HttpError, to_http_error

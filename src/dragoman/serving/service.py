@@ -16,16 +16,10 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dragoman.errors import DataError
+from dragoman.inference.text_division import count_segments
+from dragoman.inference.text_options import TextOptions
 from dragoman.inference.translation_constraints import TranslationConstraints
-from dragoman.inference.whole_texts import (
-    LineRequest,
-    PhraseGroups,
-    TextOptions,
-    TextPlan,
-    TextTranslation,
-    count_segments,
-    plan_texts,
-)
+from dragoman.inference.whole_texts import LineRequest, PhraseGroups, TextPlan, TextTranslation, plan_texts
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.language_detection import DetectedLanguage, LanguageDetector
 from dragoman.serving.metrics import ServerMetrics
