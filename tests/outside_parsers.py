@@ -377,6 +377,7 @@ CALLS: dict[str, Parse] = {
 NO_PARSERS = {
     "text.inline_tokens.tokenize_markup": "is called by read_inline",
     "text.inline_tokens.make_code_token": "is called by read_inline",
+    "text.other_scripts.is_in_other_script": "is called by translate_texts, with the scripts of a pair",
     "text.placeholders.select_styles": "is called by find_codes",
     "text.placeholders.find_code_at": "is called by find_codes",
     "text.projection.project": "is called by translate_texts, with sentences of limited length",

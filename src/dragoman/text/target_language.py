@@ -74,7 +74,7 @@ def _judge(text: str, source: str, target: str) -> float:
     small_words = _find_small_words(outside)
     for clause in _CLAUSE.findall(outside):
         words = _find_small_words(clause)
-        if len(words) > 1 and _compute_margin(" ".join(words), source, target) < MIN_CLAUSE_MARGIN:
+        if words and len(_WORD.findall(clause)) > 1 and _compute_margin(" ".join(words), source, target) < MIN_CLAUSE_MARGIN:
             return -MIN_MARGIN
     readings = [_read(text, source, target)]
     if len(small_words) > 1:
