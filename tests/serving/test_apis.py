@@ -404,7 +404,8 @@ def test_unexpected_error_shows_no_text(translator: CapitalTranslator) -> None:
 
 def test_links_of_the_page_lead_somewhere(client: TestClient) -> None:
     links = re.findall(r'(?:href|src)="(?!data:)([^"]+)"', client.get("/").text)
-    assert {"openapi.json", "static/translate.css", "static/translate.js"} <= set(links)
+    assert {"docs", "static/translate.css", "static/translate.js"} <= set(links)
+    links += re.findall(r'(?:href|src)="(?!data:)([^"]+)"', client.get("/docs").text)
     assert {client.get(f"/{link}").status_code for link in links} == {200}
 
 

@@ -224,6 +224,18 @@ def test_errors_are_said_and_the_text_stays(open_page: Any, translator: CapitalT
     assert opened.strangers == []
 
 
+def test_page_of_the_api_sends_requests_and_loads_nothing_from_elsewhere(open_page: Any) -> None:
+    opened = open_page()
+    page = opened.page
+    page.click("text=API")
+    page.click(".opblock:has([data-path='/languages']) .opblock-summary-control")
+    page.click("text=Try it out")
+    page.click("button.execute")
+    page.wait_for_selector(".live-responses-table .response .response-col_status")
+    assert page.locator(".live-responses-table .response .response-col_status").first.text_content().startswith("200")
+    assert (opened.strangers, opened.problems) == ([], [])
+
+
 def test_page_fits_a_phone(open_page: Any) -> None:
     opened = open_page(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
     page = opened.page

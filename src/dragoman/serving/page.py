@@ -1,4 +1,4 @@
-"""Page to translate in: static files without a build step, which load nothing from elsewhere."""
+"""Page to translate in, and page of the API: static files without a build step, which load nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECURITY_HEADERS = {
 
 
 def build_page_router() -> APIRouter:
-    """Return the routes of the page."""
+    """Return the routes of both pages."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/")
@@ -29,9 +29,24 @@ def build_page_router() -> APIRouter:
         """Return the page."""
         return _answer("translate.html")
 
+    @router.get("/docs")
+    async def api_page() -> Response:
+        """Return the page of the API."""
+        return _answer("docs.html")
+
+    @router.get("/static/swagger-ui.css")
+    async def swagger_ui_style() -> Response:
+        """Return the style of Swagger UI, which the package fastapi-offline holds."""
+        return _answer("swagger-ui.css", "fastapi_offline")
+
+    @router.get("/static/swagger-ui-bundle.js")
+    async def swagger_ui() -> Response:
+        """Return the script of Swagger UI."""
+        return _answer("swagger-ui-bundle.js", "fastapi_offline")
+
     @router.get("/static/{name}.js")
-    async def script(name: Literal["words", "translate", "files"]) -> Response:
-        """Return a script of the page."""
+    async def script(name: Literal["words", "translate", "files", "docs"]) -> Response:
+        """Return a script of the pages."""
         return _answer(f"{name}.js")
 
     @router.get("/static/translate.css")
@@ -42,6 +57,6 @@ def build_page_router() -> APIRouter:
     return router
 
 
-def _answer(name: str) -> Response:
-    content = files(__package__).joinpath("static", name).read_bytes()
+def _answer(name: str, package: str = "dragoman.serving") -> Response:
+    content = files(package).joinpath("static", name).read_bytes()
     return Response(content, media_type=CONTENT_TYPES[name.rpartition(".")[2]], headers=SECURITY_HEADERS)
