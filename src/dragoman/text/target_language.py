@@ -19,6 +19,8 @@ from dragoman.text.language_identifier import make_identifier
 
 MIN_MARGIN = 10.0
 """Smallest difference of the log-probabilities of a sentence in the two languages, in nats, that decides without neighbors."""
+UNSURE_MARGIN = 1.0
+"""Margin of a sentence in the target language with a clause in the source's, in nats."""
 MIN_CLAUSE_MARGIN = -2.5
 """The same for the words in small letters of a clause."""
 NUM_NEIGHBORS = 10
@@ -69,17 +71,18 @@ def _has_target_neighbors(margins: Sequence[float], index: int) -> bool:
 
 
 def _judge(text: str, source: str, target: str) -> float:
-    """Return the largest margin of the readings of a text, or -MIN_MARGIN if a clause is of the source."""
+    """Return the largest margin of the readings of a text; if a clause is of the source, one at which neighbors decide."""
     outside = _QUOTATION.sub(" ", text)
     small_words = _find_small_words(outside)
-    for clause in _CLAUSE.findall(outside):
-        words = _find_small_words(clause)
-        if words and len(_WORD.findall(clause)) > 1 and _compute_margin(" ".join(words), source, target) < MIN_CLAUSE_MARGIN:
-            return -MIN_MARGIN
     readings = [_read(text, source, target)]
     if len(small_words) > 1:
         readings += [_read(outside, source, target), _compute_margin(" ".join(small_words), source, target)]
-    return max(readings)
+    margin = max(readings)
+    for clause in _CLAUSE.findall(outside):
+        words = _find_small_words(clause)
+        if words and len(_WORD.findall(clause)) > 1 and _compute_margin(" ".join(words), source, target) < MIN_CLAUSE_MARGIN:
+            return min(margin, UNSURE_MARGIN)
+    return margin
 
 
 def _read(text: str, source: str, target: str) -> float:
