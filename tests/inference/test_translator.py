@@ -105,8 +105,12 @@ def test_line_breaks_tabs_and_characters_without_width_are_not_read(translator: 
     for text in (f"\t{line}\n", line.replace(" ", "\r\n"), line.replace(" ", " \u200b"), f"\u202a{line}\u202c"):
         (translation,) = translator.translate([text])
         assert translation.text == expected, text
-        assert translation.show().html
     assert translator.translate(["\t\n"])[0].text == "\t\n"
+
+
+def test_line_with_a_tab_is_explained(translator: Translator, lines: list[str]) -> None:
+    pytest.importorskip("torch")
+    assert translator.translate([f"\t{lines[0]}\n"])[0].show().html
 
 
 def test_a_string_is_not_a_list(translator: Translator) -> None:
