@@ -68,6 +68,7 @@ def test_neighbors_decide_about_short_texts() -> None:
     assert find_target_language(english + short, "en", "de") == [False] * 4
     assert find_target_language(german + short + english, "en", "de") == [True] * 3 + [False] * 4
     assert find_target_language([*german, "Apply changes"], "en", "de") == [True] * 3 + [False]
+    assert find_target_language([*german, "Umarme Tom!", "Minute."], "en", "de") == [True] * 5
     mixed = ["The first line: Wir haben das Haus gestern gesehen, und es war nicht sehr groß."]
     assert find_target_language(german + mixed, "en", "de") == [True] * 4
     assert find_target_language(english + mixed, "en", "de") == [False] * 4

@@ -19,6 +19,8 @@ from dragoman.text.language_identifier import make_identifier
 
 MIN_MARGIN = 10.0
 """Smallest difference of the log-probabilities of a sentence in the two languages, in nats, that decides without neighbors."""
+MIN_UNSURE_MARGIN = -3.0
+"""Margin up to which a sentence is in the source language, whatever its neighbors are, as "File" is, but not "Name"."""
 UNSURE_MARGIN = 1.0
 """Margin of a sentence in the target language with a clause in the source's, in nats."""
 MIN_CLAUSE_MARGIN = -2.5
@@ -59,7 +61,8 @@ def find_target_language(texts: Sequence[str], source_language: str, target_lang
         return [False] * len(texts)
     margins = [_judge(text, source, target) for text in texts]
     return [
-        margin >= MIN_MARGIN or (margin > 0 and _has_target_neighbors(margins, index)) for index, margin in enumerate(margins)
+        margin >= MIN_MARGIN or (margin > MIN_UNSURE_MARGIN and _has_target_neighbors(margins, index))
+        for index, margin in enumerate(margins)
     ]
 
 
