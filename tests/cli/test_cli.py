@@ -1080,7 +1080,7 @@ def test_every_error_is_one_line(
         (
             ["train", "nowhere"],
             2,
-            "nowhere: there is no such recipe; the package has cleaning, en-de, general-ende, general-zhen, ",
+            "nowhere: there is no such recipe; the package has cleaning, en-de, en-zh, general-ende, ",
         ),
         (
             ["train", "multi30k-enfr", "data.root={tmp}", "run={tmp}/run"],
