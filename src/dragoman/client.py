@@ -38,7 +38,7 @@ T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:5000"
 DEFAULT_TIMEOUT = 120.0
 POLL_SECONDS = 0.5
-"""Time between two questions about a file that is translated."""
+"""Longest time between two questions about a file that is translated; the first ones follow sooner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,9 +290,11 @@ class AsyncClient:
         answer = await self._send("POST", "/v1/files", data=fields, files={"file": (Path(path).name, content)})
         state = answer.json()
         url = f"/v1/files/{state['id']}"
+        pause = POLL_SECONDS / 16
         try:
             while not _is_finished(state):
-                await self._sleep(POLL_SECONDS)
+                await self._sleep(pause)
+                pause = min(2 * pause, POLL_SECONDS)
                 state = (await self._send("GET", url)).json()
             content = (await self._send("GET", f"{url}/content")).content
             return ClientFile(state["name"], content, state["done"], state["flagged"], tuple(state["flagged_texts"]))

@@ -57,7 +57,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     http_server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, directory=str(folder)))
     monkeypatch.setattr(RangeHandler, "starts", [])
-    threading.Thread(target=http_server.serve_forever, daemon=True).start()
+    threading.Thread(target=http_server.serve_forever, args=(0.01,), daemon=True).start()
     archives = [
         (f"http://127.0.0.1:{http_server.server_port}/{entry['url'].rpartition('/')[2]}", entry["members"])
         for entry in read_table()

@@ -373,7 +373,7 @@ def test_every_route_but_health_needs_a_key(translator: CapitalTranslator) -> No
 
 
 def test_full_queue_is_reported_after_the_wait(translator: CapitalTranslator) -> None:
-    service = make_service(translator, max_queue_tokens=1, queue_seconds=1.0)
+    service = make_service(translator, max_queue_tokens=1, queue_seconds=0.6)
     client = make_client(service, ServerSettings(limits=service.limits))
     fields = {"q": "x", "source": "en", "target": "de"}
     translator.gate.clear()
