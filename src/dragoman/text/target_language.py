@@ -2,7 +2,7 @@
 
 Letters decide where the languages have different scripts. Otherwise py3langid decides, restricted to the two languages. Names
 and quotations say little about the language of a sentence. So it also reads the sentence without its quotations and brackets,
-and the words in small letters outside them. In no clause may those words be of the source language.
+and the words in small letters outside them. It is unsure about a sentence with a clause in the source language.
 A text about which py3langid is unsure has the language of the texts beside it; without them, it is translated.
 """
 
