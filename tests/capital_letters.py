@@ -42,7 +42,7 @@ class CapitalTranslator:
         self.metadata = BundleMetadata()
         card = {"purpose": "Letters", "license": "CC0-1.0", "examples": ["One day."]}
         self.recipe = make_recipe({"name": "capitals", "card": card})
-        self.bundle = SimpleNamespace(tokenizer=SimpleNamespace(languages=None))
+        self.bundle = SimpleNamespace(metadata=self.metadata, tokenizer=SimpleNamespace(languages=None, reads=None))
         self.texts = SimpleNamespace(retry_decoding=CHECK_RETRY, reads_terms=False, uses_mask=lambda: False)
 
     def translate(self, lines: Sequence[str], *, attention: bool = False, **decoding: Any) -> list[Translation]:

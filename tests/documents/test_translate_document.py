@@ -13,7 +13,7 @@ from dragoman.documents.formats import SUFFIXES, get_parser, parse_document
 from dragoman.documents.subtitles import SubtitleLimits
 from dragoman.documents.translate_document import DocumentOptions, check_document, check_unit, translate_document
 from dragoman.documents.translation_memory import TranslationMemory
-from dragoman.inference.text_options import OutputLimits
+from dragoman.inference.text_options import ModelLimits
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest
 from expected_errors import raises_code
@@ -149,7 +149,7 @@ def test_low_score_of_the_model_is_a_flag() -> None:
     texts = {"one": (-0.5, -0.5), "two": (-3.0, -1.1)}
     original = model.translate
     model.translate = lambda line: replace(original(line), token_log_probs=texts[line])  # type: ignore[method-assign]
-    options = replace(OPTIONS, limits=OutputLimits(low_score=-2.0))
+    options = replace(OPTIONS, limits=ModelLimits(low_score=-2.0))
     assert translate("a.json", '{"a": "one", "b": "two"}', options, model)[1] == [(), ("low_score",)]
 
 

@@ -79,11 +79,22 @@ def test_terms_that_stay_are_placeholders() -> None:
 
 @pytest.mark.parametrize(("text", "markup"), [("a hot\u00a0dog", "none"), ("a hot&nbsp;dog", "html")])
 def test_terms_with_a_no_break_space_are_missed(text: str, markup: Markup) -> None:
-    for entry in (GlossaryEntry("hot dog", ("Wurst",)), GlossaryEntry("hot dog", do_not_translate=True)):
-        options = TextOptions(markup, glossary=Glossary([entry]), retry=False)
-        (result,) = translate_texts([text], options, CostlyTerms(0.0))
-        assert [[use.form for use in segment.terms] for segment in result.segments] == [[None]]
-        assert result.segments[0].checks == ("terminology",)
+    options = TextOptions(markup, glossary=Glossary([GlossaryEntry("hot dog", ("Wurst",))]), retry=False)
+    (result,) = translate_texts([text], options, CostlyTerms(0.0))
+    assert [[use.form for use in segment.terms] for segment in result.segments] == [[None]]
+    assert result.segments[0].checks == ("terminology",)
+
+
+@pytest.mark.parametrize(("markup", "space"), [("none", "\u00a0"), ("html", "&nbsp;"), ("none", "\u202f")])
+def test_terms_that_stay_may_have_no_break_spaces(markup: Markup, space: str) -> None:
+    entries = [GlossaryEntry("hot dog", do_not_translate=True), GlossaryEntry("old man sea", do_not_translate=True)]
+    (result,) = translate_texts(
+        [f"10{space}km a hot{space}dog, an old{space}man{space}sea."],
+        TextOptions(markup, glossary=Glossary(entries)),
+        CostlyTerms(0.0),
+    )
+    assert result.text == f"10{space}KM A hot{space}dog, AN old{space}man{space}sea."
+    assert result.segments[0].checks == ()
 
 
 def test_annotated_terms_are_read_by_models_that_know_them() -> None:

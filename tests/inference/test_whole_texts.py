@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.inference.text_division import divide
-from dragoman.inference.text_options import TextOptions
+from dragoman.inference.text_options import ModelLimits, TextOptions
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, TextTranslation, translate_texts
 from dragoman.text.code_check import NO_DIFFERENCE, compare_codes
@@ -117,6 +117,13 @@ def test_words_in_another_script_are_placed_by_attention() -> None:
     assert translate_text("dear друг hello", options, dropped="друг").text == "DEAR друг HELLO"
     assert translate_text("my dear <b>друг</b>!", replace(options, markup="html")).text == "MY DEAR <b>друг</b>!"
     assert translate_text("dear друг hello", ENGLISH).text == "DEAR ДРУГ HELLO"
+
+
+def test_words_that_the_tokenizer_cannot_read_are_placed_by_attention() -> None:
+    """They stay without the check of the language, too. The translation may have other words that the source cannot have."""
+    options = replace(ENGLISH, target_language="el", limits=ModelLimits(reads=lambda text: text.isascii()))
+    assert translate_text("drink h₂o now", options).text == "DRINK h₂o NOW"
+    assert translate_text("see <b>erdős</b> ‽", replace(options, markup="html"), dropped="erdős").text == "SEE <b>erdős</b> ‽"
 
 
 def test_symbols_are_kept_and_icons_are_not_read(subtests: pytest.Subtests) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import html
 import json
 import re
@@ -348,6 +349,20 @@ def test_body_is_counted_as_it_arrives(translator: CapitalTranslator) -> None:
         answer = client.post("/translate", content=content, headers={"Content-Type": "application/json"})
         assert (answer.status_code, list(answer.json())) == (413, ["error"])
     assert translator.calls == []
+
+
+def test_compressed_body_is_refused(client: TestClient) -> None:
+    for path, shape in (
+        ("/translate", "error"),
+        ("/v2/translate", "message"),
+        ("/v1/translate", "error"),
+        ("/translate_file", "error"),
+    ):
+        answer = client.post(path, content=gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"})
+        assert (answer.status_code, list(answer.json())) == (415, [shape])
+        assert "'gzip' is not read; send the body without compression" in answer.text
+    fields = {"q": "one", "source": "en", "target": "de"}
+    assert client.post("/translate", json=fields, headers={"Content-Encoding": "identity"}).status_code == 200
 
 
 def test_every_route_but_health_needs_a_key(translator: CapitalTranslator) -> None:

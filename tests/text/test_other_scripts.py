@@ -1,11 +1,11 @@
-"""Words in a script of neither language."""
+"""Words that a model cannot read."""
 
 from __future__ import annotations
 
 import pytest
 
 from dragoman.text.inline_codes import CodedText, Element, Point
-from dragoman.text.other_scripts import find_other_scripts, is_in_other_script, mark_other_scripts
+from dragoman.text.other_scripts import find_other_scripts, is_in_other_script, mark_same_words, mark_unread_words
 
 
 def test_texts_in_a_script_of_neither_language(subtests: pytest.Subtests) -> None:
@@ -45,6 +45,31 @@ def test_words_in_other_scripts_are_points(subtests: pytest.Subtests) -> None:
         ("Übergröße “and” more…", ("Übergröße “and” more…",)),
     ]:
         with subtests.test(text=text):
-            assert mark_other_scripts(CodedText((text,)), scripts).parts == parts
+            assert mark_unread_words(CodedText((text,)), scripts, None).parts == parts
     element = Element("<b>", ("Say Привет!",), "</b>")
-    assert mark_other_scripts(CodedText((element,)), scripts).parts == (Element("<b>", ("Say ", Point("Привет"), "!"), "</b>"),)
+    assert mark_unread_words(CodedText((element,)), scripts, None).parts == (
+        Element("<b>", ("Say ", Point("Привет"), "!"), "</b>"),
+    )
+
+
+def test_words_that_a_tokenizer_cannot_read_are_points(subtests: pytest.Subtests) -> None:
+    """A word with an index, or with a character without a piece, is one point. Signs are points of their own.
+
+    Letters of scripts without spaces stand beside words, so they are none.
+    """
+    known = set("éü²\u0301")
+    for text, parts in [
+        ("We drink H₂O.", ("We drink ", Point("H₂O"), ".")),
+        ("It is 10⁶ or m⁻¹, not m².", ("It is ", Point("10⁶"), " or ", Point("m⁻¹"), ", not m².")),
+        ("A café of Erdős.", ("A café of ", Point("Erdős"), ".")),
+        ("5\u20bd or 6‽", ("5", Point("\u20bd"), " or 6", Point("‽"))),
+        ("H₂O是水", (Point("H₂O"), "是水")),
+        ("A cafe\u0301.", ("A cafe\u0301.",)),
+    ]:
+        with subtests.test(text=text):
+            coded = mark_unread_words(
+                CodedText((text,)), frozenset(), lambda part: all(c in known or c.isascii() for c in part)
+            )
+            assert coded.parts == parts
+    assert mark_same_words(CodedText(("H₂O and H₂",)), {"H₂", "H₂O"}).parts == (Point("H₂O"), " and ", Point("H₂"))
+    assert mark_same_words(CodedText(("H₂",)), set()).parts == ("H₂",)

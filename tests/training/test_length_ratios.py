@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.bundle import BundleMetadata, read_config
+from dragoman.bundle import Bundle, BundleMetadata, read_config
 from dragoman.data.prepare import PreparedData
 from dragoman.data.tokenization.pair_tokenizer import read_tokenizer
-from dragoman.inference.text_options import OutputLimits
+from dragoman.inference.text_options import ModelLimits
 from dragoman.text import length_ratios
 from dragoman.training.measure_parts import measure_corpus_lengths
 
@@ -29,7 +29,7 @@ def test_ratios_of_the_training_corpus_are_in_the_metadata(
     sides = [(corpus / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
     expected = [len(target) / len(source) for source, target in zip(*sides, strict=True)]
     assert (ratios[0].lowest, ratios[0].highest) == ((round(min(expected), 4),), (round(max(expected), 4),))
-    known = BundleMetadata.from_dict(replace(metadata, length_ratios=ratios).to_dict())
+    known = Bundle(recipe, tokenizer, {}, BundleMetadata.from_dict(replace(metadata, length_ratios=ratios).to_dict()))
     languages = ratios[0].source_language, ratios[0].target_language
-    assert OutputLimits.read(known, *languages).length_ratios == ratios[0]
-    assert OutputLimits.read(known, "xx", "de").length_ratios is None
+    assert ModelLimits.read(known, *languages).length_ratios == ratios[0]
+    assert ModelLimits.read(known, "xx", "de").length_ratios is None

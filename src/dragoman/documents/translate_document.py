@@ -34,7 +34,7 @@ from dragoman.documents.unit_selection import (
     unit_has_language,
 )
 from dragoman.errors import DataError
-from dragoman.inference.text_options import OutputLimits, TextOptions
+from dragoman.inference.text_options import ModelLimits, TextOptions
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.unit_weights import compute_unit_weights
 from dragoman.inference.whole_texts import LineRequest, TextTranslation, TranslateLines, translate_texts
@@ -93,7 +93,7 @@ class DocumentOptions:
     scope: Scope = "empty"
     accept: bool = False
     memory: TranslationMemory = field(default_factory=lambda: TranslationMemory({}))
-    limits: OutputLimits = field(default_factory=OutputLimits)
+    limits: ModelLimits = field(default_factory=ModelLimits)
     subtitles: SubtitleLimits = field(default_factory=SubtitleLimits)
     glossary: Glossary | None = None
     strict_terms: bool = False

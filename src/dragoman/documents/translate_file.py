@@ -25,7 +25,7 @@ from dragoman.documents.translation_memory import TranslationMemory, read_transl
 from dragoman.documents.unit_selection import KeyGlobs, Scope, count_texts, list_selected
 from dragoman.errors import DataError, OutputError
 from dragoman.formats.glossary_file import resolve_glossary
-from dragoman.inference.text_options import OutputLimits, PlaceholderMethod
+from dragoman.inference.text_options import ModelLimits, PlaceholderMethod
 from dragoman.inference.whole_texts import LineRequest
 from dragoman.io.storage import atomic_write, check_path_is_free, make_dirs, to_write_error
 from dragoman.languages import is_foreign
@@ -123,7 +123,7 @@ class FileTranslator:
             options.scope,
             options.accept,
             TranslationMemory(translations, options.min_similarity),
-            OutputLimits.read(translator.metadata, *languages),
+            ModelLimits.read(translator.bundle, *languages),
             SubtitleLimits(options.line_length, options.reading_speed),
             resolve_glossary(options.glossary, *languages),
             options.strict_terms,

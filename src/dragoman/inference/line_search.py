@@ -94,7 +94,7 @@ class LineTranslation:
             for index, line_constraints in enumerate(constraints or ())
             if isinstance(line_constraints, TranslationConstraints) and line_constraints.keep_marks
         }
-        texts = list(map(clean_line, texts))
+        texts = [self.model.tokenizer.fold(clean_line(text)) for text in texts]
         can_be_surely_short = self.model.tokenizer.languages is None and not marked
         segments = [
             [text]

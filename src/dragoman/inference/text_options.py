@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -14,34 +15,37 @@ from dragoman.text.length_ratios import LengthRatios
 from dragoman.text.other_scripts import find_other_scripts
 
 if TYPE_CHECKING:
-    from dragoman.bundle import BundleMetadata
+    from dragoman.bundle import Bundle
 
 PlaceholderMethod = Literal["auto", "mask", "projection"]
 """Way to keep placeholders and tags without content: by a mask on the search or by attention; auto prefers the mask."""
 
 
 @dataclass(frozen=True)
-class OutputLimits:
-    """Limits of usual outputs of a model, which its bundle has; a limit that it does not have is None.
+class ModelLimits:
+    """Facts about the texts that a model reads and writes; one that its bundle does not have is None.
 
     length_ratios: usual lengths of translations for the pair of languages
     low_score: mean log-probability of the tokens, in nats, below which a translation has a low score
+    reads: function that returns whether the tokenizer has pieces for a text; None for any text
     """
 
     length_ratios: LengthRatios | None = None
     low_score: float | None = None
+    reads: Callable[[str], bool] | None = None
 
     @classmethod
-    def read(cls, metadata: BundleMetadata, source_language: str, target_language: str) -> OutputLimits:
+    def read(cls, bundle: Bundle, source_language: str, target_language: str) -> ModelLimits:
         """Return the limits of a bundle for a pair of languages."""
         languages = get_language(source_language), get_language(target_language)
         ratios = [
             item
-            for item in metadata.length_ratios or ()
+            for item in bundle.metadata.length_ratios or ()
             if (get_language(item.source_language), get_language(item.target_language)) == languages
         ]
-        calibration = metadata.confidence
-        return cls(ratios[0] if ratios else None, None if calibration is None else calibration.low_score)
+        calibration = bundle.metadata.confidence
+        low_score = None if calibration is None else calibration.low_score
+        return cls(ratios[0] if ratios else None, low_score, bundle.tokenizer.reads)
 
     def has_low_score(self, translation: Translation) -> bool:
         """Return whether the model was less sure of a translation than of nearly all in its calibration set."""
@@ -60,7 +64,7 @@ class TextOptions:
     opaque_tags: elements that are kept with their content
     retry: translate a segment that fails a check once more, with other settings
     attention: request attention for every segment, also for those without codes
-    limits: limits of usual outputs of the model
+    limits: what the model reads and writes
     mask_codes: the model reads codes without content as marks, and the search keeps each exactly once
     glossary: terms that translations have to use. A segment that lacks a term is translated again, with its terms required,
         and that translation is taken if it costs at most `MAX_TERM_COST`.
@@ -81,7 +85,7 @@ class TextOptions:
     opaque_tags: frozenset[str] = frozenset()
     retry: bool = True
     attention: bool = False
-    limits: OutputLimits = OutputLimits()
+    limits: ModelLimits = ModelLimits()
     mask_codes: bool = False
     glossary: Glossary | None = None
     strict_terms: bool = False

@@ -12,7 +12,7 @@ from dragoman.formats.glossary_file import resolve_glossary
 from dragoman.inference.inputs import list_lines
 from dragoman.inference.retries import get_check_retry
 from dragoman.inference.session import InferenceSession
-from dragoman.inference.text_options import OutputLimits, PlaceholderMethod, TextOptions
+from dragoman.inference.text_options import ModelLimits, PlaceholderMethod, TextOptions
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, TextTranslation, translate_texts
 from dragoman.text.glossary import Glossary
@@ -98,7 +98,7 @@ class TextTranslator:
             markup,
             *languages,
             split_sentences=split_sentences,
-            limits=OutputLimits.read(self.session.bundle.metadata, *languages),
+            limits=ModelLimits.read(self.session.bundle, *languages),
             mask_codes=self.uses_mask(placeholders),
             glossary=resolve_glossary(glossary, *languages),
             strict_terms=strict_terms,

@@ -182,7 +182,7 @@ class Translator:
         if not lines.is_unsplit:
             on_progress(len(texts))
         for text, translation in zip(texts, translations, strict=True):
-            translation.set_explain_fn(partial(self._explain, clean_line(text), decoding))
+            translation.set_explain_fn(partial(self._explain, model.tokenizer.fold(clean_line(text)), decoding))
         return translations
 
     def _explain(self, text: str, decoding: Mapping[str, Any], target: str | None) -> Explanation:
@@ -251,7 +251,8 @@ class Translator:
         }
         model = self._configure({**decoding, **search_options})
         steps = LineTranslation(model, self._phrase_encoder)
-        segments = steps.encode(SegmentedLines([[clean_line(text)]], [TranslationConstraints(prefix)], ()))
+        source = model.tokenizer.fold(clean_line(text))
+        segments = steps.encode(SegmentedLines([[source]], [TranslationConstraints(prefix)], ()))
         if segments.encoded_lines[0].skip_status == "too_long":
             raise DataError(f"the text has more than the {model.source_limit} tokens that the model reads at once; shorten it")
         (result,) = steps.search(segments, return_alternatives=True)

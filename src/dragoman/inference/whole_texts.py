@@ -28,9 +28,9 @@ from dragoman.tasks.translation import TranslationStatus
 from dragoman.text.code_check import NO_DIFFERENCE, CodeDifference, compare_codes
 from dragoman.text.glossary import TermUse, list_phrases
 from dragoman.text.guards import Check, check_translation
-from dragoman.text.inline_codes import CodedText, Element, Part, list_equal_tags, read_inline
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_equal_tags, read_inline
 from dragoman.text.kept_terms import mark_kept_terms
-from dragoman.text.other_scripts import is_in_other_script, mark_other_scripts
+from dragoman.text.other_scripts import is_in_other_script, mark_same_words, mark_unread_words
 from dragoman.text.placeholders import may_have_codes
 from dragoman.text.target_language import find_target_language
 from dragoman.text.term_annotation import annotate_terms, has_marks
@@ -213,7 +213,7 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     """
     results = [TranslatedSegment(source, source) for source in (segment.write() for segment in segments)]
     texts = [segment.clean.text for segment in segments]
-    segments = [mark_other_scripts(segment, options.other_scripts) for segment in segments]
+    segments = [mark_unread_words(segment, options.other_scripts, options.limits.reads) for segment in segments]
     readings = [(options.mask_codes and read_marks(segment)) or read_placeholders(segment) for segment in segments]
     if options.language_check:
         reasons = _find_kept(texts, options)
@@ -296,9 +296,10 @@ def _translate_readings(
         texts = place_codes([readings[index] for index in chosen], translations)  # a retry takes only those of its candidates
         for index, translation in zip(chosen, translations, strict=True):
             segment, reading = segments[index], readings[index]
+            mark_kept = partial(_mark_kept, options, results[index].source)
             if accept is None:
                 results[index] = _build_segment(results[index].source, segment, reading, translation, next(texts), options)
-                is_kept = reading.is_kept_by(translation, segment, options.rules, partial(_mark_kept, options))
+                is_kept = reading.is_kept_by(translation, segment, options.rules, mark_kept)
                 if not is_kept or _find_difference(results[index].source, results[index].text, options):
                     lost.append(index)
                 continue
@@ -306,7 +307,7 @@ def _translate_readings(
                 candidate = replace(candidate, alternatives=())
                 (text,) = place_codes([reading], [candidate])
                 result = _build_segment(results[index].source, segment, reading, candidate, text, options)
-                is_kept = reading.is_kept_by(candidate, segment, options.rules, partial(_mark_kept, options))
+                is_kept = reading.is_kept_by(candidate, segment, options.rules, mark_kept)
                 if is_kept and not _find_difference(result.source, result.text, options) and accept(results[index], result):
                     results[index] = result
                     break
@@ -341,7 +342,7 @@ def _build_segment(
         tuple(
             alternative_text
             for alternative in translation.alternatives
-            if reading.is_kept_by(alternative, segment, options.rules, partial(_mark_kept, options))
+            if reading.is_kept_by(alternative, segment, options.rules, partial(_mark_kept, options, source))
             and not _find_difference(source, alternative_text := next(place_codes([reading], [alternative])), options)
         ),
         terms,
@@ -428,6 +429,8 @@ def _has_word(text: str) -> bool:
     return any(character.isalnum() for character in text)
 
 
-def _mark_kept(options: TextOptions, text: CodedText) -> CodedText:
-    """Return a text with the words that are not translated as points."""
-    return mark_other_scripts(mark_kept_terms(text, options.glossary), options.other_scripts)
+def _mark_kept(options: TextOptions, source: str, text: CodedText) -> CodedText:
+    """Return the translation of a source with the words that are not translated as points."""
+    marked = mark_unread_words(CodedText((source,)), options.other_scripts, options.limits.reads)
+    words = {part.markup for part in marked.parts if isinstance(part, Point)}
+    return mark_same_words(mark_kept_terms(text, options.glossary), words)

@@ -30,7 +30,7 @@ from dragoman.documents.reading import ended_by
 from dragoman.documents.translate_document import DocumentOptions, UnitResult, translate_document
 from dragoman.documents.unit_selection import Scope, list_selected
 from dragoman.errors import DataError, DragomanError
-from dragoman.inference.text_options import OutputLimits
+from dragoman.inference.text_options import ModelLimits
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import LineRequest
 from dragoman.runtime.owned_folder import has_owner, own_folder
@@ -370,7 +370,7 @@ class FileJobs:
             request.target,
             request.scope,
             request.accept,
-            limits=route[0].limits if is_direct else OutputLimits(),
+            limits=route[0].limits if is_direct else ModelLimits(),
             mask_codes=is_direct and route[0].mask_codes,
             language_check=self._service.language_check,
         )

@@ -136,7 +136,7 @@ class RequestGuard:
             raise QueueFullError
         self.pages.check(dict(scope["headers"]), scope["method"], scope["path"], LINKED_PATHS)
         self._check_key(scope)
-        self._check_length(scope)
+        self._check_headers(scope)
         parts = ReceivedParts()
         try:
             self._count_pending(REQUEST_BYTES)
@@ -191,9 +191,14 @@ class RequestGuard:
             status = 403 if key is not None else 401
             raise HttpError(status, "a valid API key is needed; give it in the header Authorization", "invalid-key")
 
-    def _check_length(self, scope: Scope) -> None:
-        """Raise HttpError if the body is too large by its header."""
-        length, limit = dict(scope["headers"]).get(b"content-length", b""), self._get_max_bytes(scope)
+    def _check_headers(self, scope: Scope) -> None:
+        """Raise HttpError if the body is compressed, or is too large by its header."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip()
+        if encoding.lower() not in ("", "identity"):
+            message = f"Content-Encoding: {encoding[:40]!r} is not read; send the body without compression"
+            raise HttpError(415, message, "unsupported-encoding")
+        length, limit = headers.get(b"content-length", b""), self._get_max_bytes(scope)
         if length.isdigit() and (len(length) > MAX_CONTENT_LENGTH_DIGITS or int(length) > limit):
             raise self._refuse_size(limit)
 

@@ -12,7 +12,7 @@ from dragoman.bundle import read_config
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.frontends.sound_file import import_sound_libraries
 from dragoman.inference.bundle_store import locate_bundle
-from dragoman.inference.text_options import OutputLimits
+from dragoman.inference.text_options import ModelLimits
 from dragoman.languages import get_language
 from dragoman.runtime.shared_weights import find_copy
 from dragoman.serving.http_errors import HttpError
@@ -52,7 +52,7 @@ class Step:
     """Translation by one model.
 
     decoding: options that every request of the step has, such as its languages
-    limits: limits of usual outputs of the model
+    limits: what the model reads and writes
     mask_codes: the model keeps placeholders by a mask on the search
     annotate_terms: the model reads the translations of terms
     """
@@ -60,7 +60,7 @@ class Step:
     model: ServedModel
     pair: Pair
     decoding: tuple[tuple[str, str], ...] = ()
-    limits: OutputLimits = field(default_factory=OutputLimits)
+    limits: ModelLimits = field(default_factory=ModelLimits)
     mask_codes: bool = False
     annotate_terms: bool = False
 
@@ -269,7 +269,7 @@ def _build_step(model: ServedModel, pair: Pair) -> Step:
     is_multilingual = model.translator.bundle.tokenizer.languages is not None
     decoding = (("source_language", pair[0]), ("target_language", pair[1])) if is_multilingual else ()
     translator = model.translator
-    limits = OutputLimits.read(translator.metadata, *pair)
+    limits = ModelLimits.read(translator.bundle, *pair)
     return Step(model, pair, decoding, limits, translator.texts.uses_mask(), translator.texts.reads_terms)
 
 

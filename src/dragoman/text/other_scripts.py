@@ -1,15 +1,21 @@
-"""Letters of scripts that neither language of a pair has. A model for the pair cannot read them, so they stay as they are."""
+"""Words that a model cannot read, which stay as they are.
+
+They are in a script that neither language of its pair has, or have a character that its tokenizer reads as bytes or as unknown.
+Indices of Unicode, as in `H₂O`, are among the rarest characters of a corpus, so a word that has one stays, too.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 
-from dragoman.languages import get_language
+from dragoman.languages import UNSPACED, get_language
 from dragoman.text.guards import SCRIPTS, get_script
 from dragoman.text.inline_codes import CodedText
 from dragoman.text.kept_terms import mark_spans
+from dragoman.text.marks import MARK_CHARACTERS
 
 _SCRIPTS_BUT_LATIN = frozenset().union(*SCRIPTS.values()) - {"LATIN"} | {
     "BENGALI", "BOPOMOFO", "ETHIOPIC", "GUJARATI", "GURMUKHI", "KANNADA", "KHMER", "LAO", "MALAYALAM", "MONGOLIAN", "MYANMAR",
@@ -17,6 +23,10 @@ _SCRIPTS_BUT_LATIN = frozenset().union(*SCRIPTS.values()) - {"LATIN"} | {
 }  # fmt: skip
 _EAST_ASIAN = frozenset(("CJK", "HIRAGANA", "KATAKANA", "HALFWIDTH", "BOPOMOFO"))
 _FIRST = re.compile("[^\x00-\u036f\u1e00-\u1eff\u2000-\u206f]")
+_INDICES = "\u2070\u2071\u2074-\u208e\u2090-\u209c"
+_INDEX = re.compile(f"[{_INDICES}]")
+_PART_OF_WORD = rf"[^\W{UNSPACED}]|[\u0300-\u036f{_INDICES}]"
+_WORD = re.compile(rf"(?:{_PART_OF_WORD})++|[^\w\s]")
 _GAP = re.compile(r"[^\w<>&\n]{1,3}")
 
 
@@ -42,11 +52,39 @@ def is_in_other_script(text: str, scripts: frozenset[str]) -> bool:
     return num_other > sum(script not in scripts for script in letters)
 
 
-def mark_other_scripts(text: CodedText, scripts: frozenset[str]) -> CodedText:
-    """Return a text whose words in these scripts are points, which every translation keeps."""
-    if not scripts or _FIRST.search(text.clean.text) is None:
+def mark_unread_words(text: CodedText, scripts: frozenset[str], reads: Callable[[str], bool] | None) -> CodedText:
+    """Return a text whose words that a model cannot read are points, which every translation keeps.
+
+    scripts: scripts whose words it cannot read
+    reads: function that returns whether its tokenizer has pieces for a text; None for any text
+    """
+    if text.clean.text.isascii():
         return text
-    return mark_spans(text, lambda part: _find_spans(part, scripts))
+    if scripts and _FIRST.search(text.clean.text):
+        text = mark_spans(text, lambda part: _find_spans(part, scripts))
+    unread = set(filter(lambda character: _is_unread(character, reads), text.clean.text))
+    if not unread:
+        return text
+
+    def find(part: str) -> Iterator[tuple[int, int]]:
+        for match in _WORD.finditer(part):
+            if not unread.isdisjoint(match[0]) and (_INDEX.search(match[0]) or not (reads and reads(match[0]))):
+                yield match.span()
+
+    return mark_spans(text, find)
+
+
+def mark_same_words(text: CodedText, words: Collection[str]) -> CodedText:
+    """Return a text with these words as points."""
+    pattern = re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))))
+    return mark_spans(text, lambda part: (match.span() for match in pattern.finditer(part))) if words else text
+
+
+def _is_unread(character: str, reads: Callable[[str], bool] | None) -> bool:
+    """Return whether a word with this character may be one that the model cannot read."""
+    if character.isascii() or character.isspace() or character in MARK_CHARACTERS:
+        return False
+    return _INDEX.match(character) is not None or not (reads is None or reads(character))
 
 
 def _find_spans(text: str, scripts: frozenset[str]) -> list[tuple[int, int]]:

@@ -238,7 +238,7 @@ _STYLES |= dict.fromkeys(_SPACES, (_style(rf"(?<!\u00ab)[{_SPACES}](?![!?:;\u00b
 _PLACES = (*range(0x100), 0x61C, 0x180E, *range(0x2000, 0x2070), 0xFEFF)
 _STYLES |= dict.fromkeys(re.findall(f"[{INVISIBLE}]", "".join(map(chr, _PLACES))), (_style(WITHOUT_WIDTH),))
 _SYMBOL = (
-    "[\u00b6\u00bc-\u00be\u2020\u2021\u203b\u2042\u2116\u2117\u2150-\u2188\u2190-\u2211\u2213-\u27e5\u27e8-\u2bff\u3030\u303d\u3297\u3299\ue000-\uf8ff\ufffc\ufffd"
+    "[\u00b6\u00bc-\u00be\u2020\u2021\u2030\u2031\u203b\u203d\u2042\u2116\u2117\u2150-\u2188\u2190-\u2211\u2213-\u27e5\u27e8-\u2bff\u3030\u303d\u3297\u3299\ue000-\uf8ff\ufffc\ufffd"
     "\U0001d100-\U0001d1ff\U0001d400-\U0001d7ff\U0001f000-\U0001fbff\U000f0000-\U0010fffd]"
 )
 """Signs of notes, fractions, Roman numerals, arrows, signs and letters of mathematics but the minus and our marks, boxes,

@@ -21,7 +21,13 @@ from hypothesis import strategies as st
 
 import dragoman.data.tokenization.sentencepiece
 from dragoman.config import TokenizerConfig
-from dragoman.data.tokenization.pair_tokenizer import import_tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
+from dragoman.data.tokenization.pair_tokenizer import (
+    PairTokenizer,
+    import_tokenizer,
+    read_tokenizer,
+    train_tokenizer,
+    write_tokenizer,
+)
 from dragoman.data.tokenization.sentencepiece import (
     MAX_TRAINING_LINE_BYTES,
     SentencePieceTokenizer,
@@ -453,3 +459,15 @@ def test_overlong_lines_of_both_sides_are_reported() -> None:
         config = TokenizerConfig(joint=joint, vocab_size=VOCAB_SIZE)
         train_tokenizer(texts + long_lines, texts + long_lines, config, append_source_eos=True, seed=1, notify=notices.append)
         assert [re.match(r"\d+ lines?", notice)[0] for notice in drop_progress(notices)] == expected  # type: ignore[index]
+
+
+@pytest.mark.parametrize("byte_fallback", [True, False])
+def test_reads_tells_texts_with_bytes_or_unknown_characters(byte_fallback: bool) -> None:
+    """Ligatures, wide forms and Chinese marks without pieces are read as usual letters and marks, with spaces as those have."""
+    side = get_tokenizer("bpe", byte_fallback=byte_fallback)
+    tokenizer = PairTokenizer(side, side, append_source_eos=True)
+    assert [tokenizer.reads(text) for text in ("bala", "\u2082", "ba\u2082la", "\uff42", "\ufb01", "我")] == [
+        True, False, False, True, False, byte_fallback,
+    ]  # fmt: skip
+    assert tokenizer.fold("\ufb01x \uff22\uff0cb\uff08a\uff09b「b」。A。 我") == 'fix B, b (a) b"b". A. 我'
+    assert tokenizer.fold("é, ₂") == "é, ₂"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
@@ -14,7 +16,7 @@ from dragoman.data.tokenization.normalization import normalize
 from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary, read_pieces_file
 from dragoman.data.tokenization.reserved_tokens import add_language_tokens, add_reserved_tokens
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, import_sentencepiece, train_sentencepiece
-from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, UNKNOWN_ID
 from dragoman.data.tokenization.vocabulary import NotifyFn, TextTokenizer, Vocabulary
 from dragoman.errors import BundleError, RecipeError
 from dragoman.hooks import load_task
@@ -29,6 +31,9 @@ SOURCE_TOKENS_FILE, TARGET_TOKENS_FILE = "source.tokens.json", "target.tokens.js
 """Files of a `TokenListTokenizer`, instead of the models."""
 LABELS_FILE = "labels.json"
 """File of the target's labels, if the target is trees."""
+_MARKS = dict(zip("。、「」『』《》〈〉【】〜", '.,""""""""[]~', strict=True))
+_OTHER_FORMS = re.compile(f"[\ufb00-\ufb06\uff01-\uff5e{''.join(_MARKS)}]")  # also ligatures and wide forms
+_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class PairTokenizer:
@@ -59,6 +64,7 @@ class PairTokenizer:
         self.languages = languages
         self.prepend_bos = prepend_bos
         self.source_prefix = source_prefix
+        self._read_characters: dict[str, bool] = {}
 
     def replace(self, **changes: Any) -> PairTokenizer:
         """Return the tokenizers with other arguments."""
@@ -197,6 +203,32 @@ class PairTokenizer:
             return [self.encode_source(text) for text in texts]
         suffix = [END_ID] if self.append_source_eos else []
         return [ids + suffix for ids in self.source.encode_batch(texts)]
+
+    def reads(self, text: str) -> bool:
+        """Return whether the source has pieces for a text, and needs no bytes or unknown token for its characters."""
+        return self._has_pieces(self.fold(text))
+
+    def fold(self, text: str) -> str:
+        """Return a source with usual letters and marks for ligatures, wide forms and Chinese marks without pieces."""
+        if text.isascii() or not _OTHER_FORMS.search(text):
+            return text
+
+        def write(match: re.Match[str]) -> str:
+            if self._has_pieces(match[0]):
+                return match[0]
+            written = _MARKS.get(match[0]) or unicodedata.normalize("NFKC", match[0])
+            before, after = text[max(match.start() - 1, 0) : match.start()], text[match.end() : match.end() + 1]
+            return " " * (written in "([" and before.isalpha()) + written + " " * (written in ".,;:!?)]" and after.isalpha())
+
+        return _OTHER_FORMS.sub(write, text)
+
+    def _has_pieces(self, text: str) -> bool:
+        if (answer := self._read_characters.get(text)) is None:
+            ids = self.source.encode(text) if isinstance(self.source, SentencePieceTokenizer | PieceVocabulary) else []
+            answer = UNKNOWN_ID not in ids and not any(map(_BYTE_PIECE.fullmatch, self.source.ids_to_pieces(ids)))
+            if len(text) == 1:
+                self._read_characters[text] = answer
+        return answer
 
     def strip_language_token(self, text: str) -> str:
         """Return a source without its own language token, if the model reads one in texts."""
