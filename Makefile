@@ -26,10 +26,10 @@ test: test-runtime
 	$(TEST_ENVIRONMENT) DRAGOMAN_TEST_RUN=$(TEST_RUN) $(BIN)/pytest -n 2 --dist worksteal --timeout 300 -m "not slow and not gpu" --leave-out $(TEST_RUN)/passed.jsonl tests $(addprefix --ignore=,$(RUNTIME_ONLY))
 
 # The fast tests of what translates, parses, serves and converts, without PyTorch. The other environment trains their model.
-# Meanwhile, a second process compiles the tests, which each of the two processes would otherwise do by itself.
+# Meanwhile, a second process compiles the tests of both, which each of the later processes would otherwise do by itself.
 test-runtime: $(VENV)/.dev $(RUNTIME)/.ready
 	rm -rf $(TEST_RUN)
-	$(TEST_ENVIRONMENT) $(BIN)/pytest --collect-only $(RUNTIME_TESTS) > /dev/null & \
+	$(TEST_ENVIRONMENT) $(BIN)/python tests/compile_tests.py & \
 	$(TEST_ENVIRONMENT) $(BIN)/python tests/tiny_runs.py $(TEST_RUN) && wait
 	$(TEST_ENVIRONMENT) DRAGOMAN_TEST_RUN=$(TEST_RUN) $(RUNTIME)/bin/pytest -n 2 --dist worksteal --timeout 300 -m "not slow and not gpu" --without-pytorch $(TEST_RUN)/passed.jsonl $(RUNTIME_TESTS)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.formats.glossary_file import format_tsv_entries, read_glossary
+from dragoman.text import glossary as glossary_module
 from dragoman.text.glossary import Glossary
 from expected_errors import raises_code
 
@@ -35,7 +36,7 @@ MARTIF = """<?xml version="1.0"?>
 @pytest.fixture(autouse=True)
 def _no_dictionaries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read no dictionary of simplemma, which takes a second."""
-    monkeypatch.setattr("dragoman.text.glossary.get_lemmatizer", lambda language: None)
+    monkeypatch.setattr(glossary_module, "get_lemmatizer", lambda language: None)
 
 
 def read(folder: Path, name: str, content: str | bytes, source: str = "en", target: str = "de") -> Glossary:
