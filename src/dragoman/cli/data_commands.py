@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,7 +25,6 @@ from dragoman.console.options import (
 
 if TYPE_CHECKING:
     from dragoman.data.encode import PairStats
-    from dragoman.formats.writers import WritableFormat
     from dragoman.runtime.processes import MapFunction
 
 MAX_LISTED_CHARACTERS = 20
@@ -104,22 +103,15 @@ def clean(
     progress_bar = PreparationProgressBar(console)
     try:
         with Heartbeat(progress_bar.write_if_due):
-            file_format = cast("WritableFormat", pair_format)
+            options: dict[str, Any] = {
+                "file_format": pair_format, "overwrite": overwrite, "on_progress": progress_bar.update,
+            }  # fmt: skip
             if cluster is None:
-                stats_by_corpus = clean_corpora(
-                    settings, output, file_format=file_format, overwrite=overwrite, on_progress=progress_bar.update
-                )
+                stats_by_corpus = clean_corpora(settings, output, **options)
             else:
                 treat_termination_as_interrupt()
                 with connect(cluster) as executor:
-                    stats_by_corpus = clean_on_cluster(
-                        settings,
-                        output,
-                        executor,
-                        file_format=file_format,
-                        overwrite=overwrite,
-                        on_progress=progress_bar.update,
-                    )
+                    stats_by_corpus = clean_on_cluster(settings, output, executor, **options)
     finally:
         progress_bar.close()
     for warning in find_warnings(stats_by_corpus):
@@ -183,17 +175,12 @@ def prepare(recipe: Path, overrides: tuple[str, ...], cluster: str | None, as_js
         for message in pair_counts.summarize(settings.data.overlong_pairs):
             console.print(f"{name}: {message}", markup=False)
     rows = [
-        (
-            name,
-            f"{pair_counts.read:,}",
-            f"{sum(pair_counts.dropped.values()):,}",
-            f"{pair_counts.overlong_pairs:,}",
-            f"{pair_counts.kept:,}",
-            f"{pair_counts.source_tokens:,}",
-            f"{pair_counts.target_tokens:,}",
-        )
-        for name, pair_counts in prepared.pair_counts.items()
-    ]
+        (name, *(f"{count:,}" for count in (
+            counts.read, sum(counts.dropped.values()), counts.overlong_pairs, counts.kept, counts.source_tokens,
+            counts.target_tokens,
+        )))
+        for name, counts in prepared.pair_counts.items()
+    ]  # fmt: skip
     title = f"{prepared.location}: {'prepared' if prepared.is_new else 'nothing changed, nothing to do'}"
     header = ["corpus", "pairs read", "dropped", "over-long", "pairs", "source tokens", "target tokens"]
     print_table(title, header, rows)

@@ -60,18 +60,15 @@ def init(
     from dragoman.errors import DataError
     from dragoman.formats.readers import check_files_exist, read_pairs
     from dragoman.formats.writers import write_pairs
-    from dragoman.model_packages import list_models
-    from dragoman.runtime.counts import format_minutes
 
     if output.suffix != ".toml" or not output.parent.is_dir():
         raise usage_error(f"-o {output}: give a name that ends in .toml, in a folder that exists")
     corpus = read_user_corpus(files)
     guesses = corpus.guess_languages()
-    languages = (
-        _ask_language("source", "--from", source_language, guesses[0]),
-        _ask_language("target", "--to", target_language, guesses[1]),
-    )
-    if languages[0] == languages[1]:
+    from_language = _ask_language("source", "--from", source_language, guesses[0])
+    to_language = _ask_language("target", "--to", target_language, guesses[1])
+    languages = from_language, to_language
+    if from_language == to_language:
         raise usage_error(f"--from and --to are both {languages[0]!r}; give two languages")
     stem = output.with_suffix("")
     set_names = [] if valid else [Path(f"{stem}.valid"), Path(f"{stem}.test")]
@@ -80,12 +77,11 @@ def init(
     outputs = [output, *(path for paths in set_files for path in paths)]
     check_output_paths(*outputs, overwrite=overwrite, input_paths=[*files, *(valid or ())])
     check_files_exist(".", output.stem, [corpus.to_config(), *([sets[0].to_config()] if valid else [])])
-    pairs = read_pairs(corpus.to_config(), Path(), source_language=languages[0], target_language=languages[1])
+    pairs = read_pairs(corpus.to_config(), Path(), source_language=from_language, target_language=to_language)
     survey, held_out = survey_pairs(pairs)
     num_held_out = len(held_out) // 2
     if not valid and not num_held_out:
         raise DataError(f"{corpus}: {survey.pairs:,} pairs are too few to hold some out; give --valid")
-    from_language, to_language = languages
     for name, part in zip(set_names, (held_out[:num_held_out], held_out[num_held_out:]), strict=False):
         write_pairs(
             name, part, file_format="lines", source_language=from_language, target_language=to_language, overwrite=overwrite
@@ -107,6 +103,14 @@ def init(
         console.print(choice, markup=False)
     held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
     click.echo(f"{output}: written{held}")
+    _print_next_steps(files, output, languages, recipe)
+
+
+def _print_next_steps(files: Sequence[Path], output: Path, languages: tuple[str, str], recipe: Recipe) -> None:
+    """Print the commands that clean and train, the time of the training, and a model of the pair that is here."""
+    from dragoman.model_packages import list_models
+    from dragoman.runtime.counts import format_minutes
+
     click.echo(f"Try next:\n  dragoman clean {output} -o cleaned\n  dragoman train {output}")
     if (minutes := _estimate_minutes(recipe)) is not None:
         click.echo(f"The training takes about {format_minutes(minutes)} here.")

@@ -182,22 +182,15 @@ def translate(args: TranslateOptions) -> None:
             purpose = translator.recipe.card.purpose
             console.print(f"{f'{purpose}. ' if purpose else ''}Type a line; Ctrl-D ends.", markup=False)
         config = translator.resolve_decoding(decoding)
-        line_constraints = None if args.constraints is None else _read_constraints(args.constraints, line_count)
         windows = bar.iter_input(read_windows(read_lines(source), source, args.window), is_live=flush_lines)
-        options: dict[str, Any] = {"on_progress": bar.advance, **decoding}
-        if pivot is None:
-            options |= {"attention": args.alignments is not None, "confidence": args.confidence}
         translated_lines: Iterable[TranslatedLine]
         if args.has_whole_texts:
-            options = {
-                "split_sentences": args.split_sentences,
-                "placeholders": args.placeholders,
-                "strict_terms": args.strict_terms,
-                **decoding,
-            }
-            terms = None if args.glossary is None else _read_glossary(args.glossary, translator, config)
-            translated_lines = _translate_sentences(translator, windows, bar.advance, terms, options)
+            translated_lines = _translate_sentences(args, translator, windows, bar.advance, decoding)
         else:
+            options: dict[str, Any] = {"on_progress": bar.advance, **decoding}
+            if pivot is None:
+                options |= {"attention": args.alignments is not None, "confidence": args.confidence}
+            line_constraints = None if args.constraints is None else _read_constraints(args.constraints, line_count)
             translated_lines = _translate_windows(pivot or translator, windows, args.constraints, line_constraints, options)
         line_warnings = write_translations(stream, links, translated_lines, as_json=args.as_json, flush_lines=flush_lines)
     _print_warnings(line_warnings, translator, config)
@@ -324,21 +317,37 @@ def _translate_windows(
         _check_constraint_count(constraints_path, len(constraints), end)
 
 
-def _read_glossary(path: Path, translator: Translator, config: DecodingConfig) -> Glossary:
+def _translate_sentences(
+    args: TranslateOptions,
+    translator: Translator,
+    windows: Iterable[list[str]],
+    on_progress: Callable[[int], None],
+    decoding: dict[str, Any],
+) -> Iterator[TranslatedLine]:
+    """Return each line with its translation, made of the translations of its sentences, and the use of its terms."""
     from dragoman.formats.glossary_file import read_glossary
 
-    task = translator.recipe.task
-    return read_glossary(path, config.source_language or task.source_language, config.target_language or task.target_language)
+    glossary = None
+    if args.glossary is not None:
+        config, task = translator.resolve_decoding(decoding), translator.recipe.task
+        languages = config.source_language or task.source_language, config.target_language or task.target_language
+        glossary = read_glossary(args.glossary, *languages)
+    options = {
+        "split_sentences": args.split_sentences,
+        "placeholders": args.placeholders,
+        "strict_terms": args.strict_terms,
+        **decoding,
+    }
+    return _iter_sentences(translator, windows, on_progress, glossary, options)
 
 
-def _translate_sentences(
+def _iter_sentences(
     translator: Translator,
     windows: Iterable[list[str]],
     on_progress: Callable[[int], None],
     glossary: Glossary | None,
     options: dict[str, Any],
 ) -> Iterator[TranslatedLine]:
-    """Yield each line with its translation, made of the translations of its sentences, and the use of its terms."""
     from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 
     for lines in windows:

@@ -169,20 +169,28 @@ def prepare(
         work_dir.mkdir(parents=True, exist_ok=True)
         with lock_dir(work_dir):
             _resume_or_clear(work_dir, digest, inputs, notify)
-            try:
-                pair_counts = builder.build()
-                digests = hash_prepared_files(work_dir)
-                accept(digests)
-            except (WorkerLostError, ClusterError, OutputError):
-                raise
-            except DragomanError:
-                shutil.rmtree(work_dir, ignore_errors=True)  # a corrected request cannot use any of it
-                raise
+            pair_counts, digests = _build_files(builder, work_dir, accept)
             write_manifest(work_dir, digest, inputs, digests, pair_counts)
             _publish(work_dir, folder, digests)
     except OSError as error:
         raise to_write_error(folder, error) from None
     return PreparedData(folder, builder.read_tokenizer(folder), pair_counts, is_new=True)
+
+
+def _build_files(
+    builder: CorpusBuilder, work_dir: Path, accept: Callable[[dict[str, str]], None]
+) -> tuple[dict[str, PairStats], dict[str, str]]:
+    """Return the counts of pairs and the digests of the files. A mistake in the recipe or in a corpus removes the files."""
+    try:
+        pair_counts = builder.build()
+        digests = hash_prepared_files(work_dir)
+        accept(digests)
+    except (WorkerLostError, ClusterError, OutputError):
+        raise
+    except DragomanError:
+        shutil.rmtree(work_dir, ignore_errors=True)  # a corrected request cannot use any of it
+        raise
+    return pair_counts, digests
 
 
 def _tidy_up(folder: Path, work_dir: Path, manifest: dict[str, Any], inputs: dict[str, Any]) -> None:

@@ -40,6 +40,7 @@ from dragoman.io.storage import atomic_write
 if TYPE_CHECKING:
     from dragoman.documents.file_report import FileReport, OnProgress
     from dragoman.documents.folder_files import InputFiles
+    from dragoman.documents.translate_file import FileTranslator
     from dragoman.documents.unit_selection import Scope
     from dragoman.inference.text_options import PlaceholderMethod
     from dragoman.runtime.device_options import DeviceOptions
@@ -173,7 +174,6 @@ def translate_file(args: TranslateFileOptions) -> None:
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
     from dragoman.documents.file_report import FileReport, describe, report_file, summarize
     from dragoman.documents.folder_files import list_files
-    from dragoman.documents.review_page import render_review
 
     settings = [argument for argument in args.arguments if "=" in argument and not Path(argument).exists()]
     paths = [Path(argument) for argument in args.arguments if argument not in settings]
@@ -215,8 +215,15 @@ def translate_file(args: TranslateFileOptions) -> None:
             with progress_bar(console, path.name, None, unit="texts", hidden=args.check) as bar:
                 report = report_file(path, translate, bar.set_done, verbose=args.verbose)
             add_report(report)
-    if args.report is not None:
-        with atomic_write(args.report, overwrite=True) as stream:
+    _finish(reports, args.report)
+
+
+def _finish(reports: Sequence[FileReport], page: Path | None) -> None:
+    """Write the page for a reviewer, and exit with the status of the files."""
+    from dragoman.documents.review_page import render_review
+
+    if page is not None:
+        with atomic_write(page, overwrite=True) as stream:
             stream.write(render_review(reports))
     statuses = {report.status for report in reports}
     if "refused" in statuses:
@@ -277,8 +284,6 @@ def _build_translate(
 ) -> Callable[[Path, OnProgress], FileReport]:
     """Load a bundle, and return the function that translates a file and writes it beside the original or into a folder.
 
-    A file of a folder without a name of its project is moved to the skipped ones.
-
     model: the bundle, or the name of a listed model
     settings: keys of the section [decoding], as KEY=VALUE
     """
@@ -286,7 +291,6 @@ def _build_translate(
     from dragoman.documents.file_garbage import FileGarbage
     from dragoman.documents.file_report import report_translation
     from dragoman.documents.folder_links import NO_ANCHORS, find_linked_anchors
-    from dragoman.documents.output_names import get_output_suffix
     from dragoman.documents.translate_file import FileOptions, FileTranslator
     from dragoman.inference.load import load
 
@@ -310,19 +314,8 @@ def _build_translate(
         project_names=args.project_names,
     )
     translator = FileTranslator(load(bundle, *args.ensemble, task="translation", **args.device_options), options, **decoding)
-
-    outputs: dict[Path, Path] = {}
-    for path, place in list(files.places.items()):
-        if args.output is not None and _names_one_file(args.output, files):
-            outputs[path] = args.output
-        elif args.output is not None:
-            outputs[path] = args.output / place.with_suffix(get_output_suffix(path))
-        elif files.folders and not translator.has_project_name(path):
-            files.skipped[path] = "has no name that says where the project looks for its translation"
-            del files.places[path]
-        else:
-            outputs[path] = translator.name_output(path)
-    _check_outputs(list(outputs.values()), args.report)
+    outputs = _name_outputs(args.output, files, translator)
+    _check_outputs([*outputs.values(), *([args.report] if args.report is not None else [])])
     inputs = {Path(os.path.realpath(path)) for path in files.places}  # a link may lead to itself
     linked_anchors = find_linked_anchors(files.places)
     garbage = FileGarbage()
@@ -350,6 +343,22 @@ def _build_translate(
     return translate
 
 
+def _name_outputs(output: Path | None, files: InputFiles, translator: FileTranslator) -> dict[Path, Path]:
+    """Return the output of each file. A file of a folder without a name of its project is moved to the skipped ones."""
+    from dragoman.documents.output_names import get_output_suffix
+
+    outputs: dict[Path, Path] = {}
+    for path, place in list(files.places.items()):
+        if output is not None:
+            outputs[path] = output if _names_one_file(output, files) else output / place.with_suffix(get_output_suffix(path))
+        elif files.folders and not translator.has_project_name(path):
+            files.skipped[path] = "has no name that says where the project looks for its translation"
+            del files.places[path]
+        else:
+            outputs[path] = translator.name_output(path)
+    return outputs
+
+
 def _names_one_file(output: Path, files: InputFiles) -> bool:
     """Return whether -o is the file of the only translation: no folder, and with the ending of that file."""
     from dragoman.documents.output_names import get_output_suffix
@@ -358,9 +367,9 @@ def _names_one_file(output: Path, files: InputFiles) -> bool:
     return not files.folders and not output.is_dir() and output.suffix != "" and suffixes == [output.suffix.lower()]
 
 
-def _check_outputs(outputs: Sequence[Path], report: Path | None) -> None:
+def _check_outputs(outputs: Sequence[Path]) -> None:
     """Raise UsageError if two files would be written under one name."""
-    counts = Counter(path.resolve() for path in (*outputs, *([report] if report is not None else [])))
+    counts = Counter(path.resolve() for path in outputs)
     twice = [path.name for path, count in counts.items() if count > 1]
     if twice:
         raise usage_error(

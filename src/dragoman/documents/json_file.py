@@ -9,9 +9,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
-from dragoman.documents.encoded_text import decode
+from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.known_layouts import find_layout
 from dragoman.documents.plural_forms import CATEGORIES, KeyTree, find_plural_form, list_missing_categories
 from dragoman.documents.reading import check_goes_on, check_texts, join_keys
@@ -84,27 +85,6 @@ def _parse(content: bytes, *, is_json5: bool) -> Document:
             written = "'" + written[1:-1].replace('\\"', '"').replace("'", r"\'") + "'"
         return [text.make_edit(start, end, written, escape=lambda character: json.dumps(character)[1:-1])]
 
-    def make_plural_edits(language: str) -> Sequence[Edit]:
-        """Return the edits that add the missing keys of plural forms before each key of `other`."""
-        edits: list[Edit] = []
-        for string in strings:
-            if find_plural_form(string.path, keys) != "other":
-                continue
-            *parents, name = string.path
-            stem = name.removesuffix("other")
-            before, _, after = text.text[string.key_start : string.key_end].rpartition("other")
-            present = {category for category in CATEGORIES if (*parents, stem + category) in keys}
-            indent_start = string.key_start
-            while text.text[indent_start - 1] in " \t\r\n":
-                indent_start -= 1
-            indent = text.text[indent_start : string.key_start]
-            behind_key = text.text[string.key_end : string.end]
-            added = [
-                f"{before}{category}{after}{behind_key},{indent}" for category in list_missing_categories(language, present)
-            ]
-            edits += [text.make_edit(string.key_start, string.key_start, "".join(added))] if added else []
-        return edits
-
     def make_language_edits(translations: Mapping[str, UnitTranslation], code: str) -> Sequence[Edit]:
         if language is None or not code:
             return []
@@ -118,9 +98,29 @@ def _parse(content: bytes, *, is_json5: bool) -> Document:
         make_edits,
         source_language=decode_string(text.text[language.start : language.end]) if language else "",
         make_document_edits=make_language_edits,
-        make_plural_edits=make_plural_edits,
+        make_plural_edits=partial(_make_plural_edits, text, strings, keys),
         other_units=others,
     )
+
+
+def _make_plural_edits(text: EncodedText, strings: Sequence[JsonString], keys: KeyTree, language: str) -> Sequence[Edit]:
+    """Return the edits that add the missing keys of plural forms before each key of `other`."""
+    edits: list[Edit] = []
+    for string in strings:
+        if find_plural_form(string.path, keys) != "other":
+            continue
+        *parents, name = string.path
+        stem = name.removesuffix("other")
+        before, _, after = text.text[string.key_start : string.key_end].rpartition("other")
+        present = {category for category in CATEGORIES if (*parents, stem + category) in keys}
+        indent_start = string.key_start
+        while text.text[indent_start - 1] in " \t\r\n":
+            indent_start -= 1
+        indent = text.text[indent_start : string.key_start]
+        behind_key = text.text[string.key_end : string.end]
+        added = [f"{before}{category}{after}{behind_key},{indent}" for category in list_missing_categories(language, present)]
+        edits += [text.make_edit(string.key_start, string.key_start, "".join(added))] if added else []
+    return edits
 
 
 def _to_json(token: str) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dragoman.config import DecodingConfig, Recipe, TaskConfig
 from dragoman.data.padding import pad_sequences, split_by_tokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.decoding.constraints import DecodingConstraints
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import DataError
 from dragoman.evaluation.metrics import Score
@@ -138,17 +139,12 @@ class SentenceParser:
         resolved_tags = _resolve_tags(
             self.taggers, self.tokenizer, sentences, [sources[index] for index in readable], readable, self.recipe.task, tags
         )
-        decoding_constraints = build_decoding_constraints(self.decoding, labels)
         hypotheses_by_sentence = generate(
             BatchSearch(
                 inference_model,
                 self.decoding,
                 start_id=get_decoder_start_id(self.recipe.model),
-                decoding_constraints=replace(
-                    decoding_constraints,
-                    suppress_tokens=(*decoding_constraints.suppress_tokens, *labels.hidden_ids),
-                    repetition_window=0,  # a correct tree may repeat a label many times
-                ),
+                decoding_constraints=_build_constraints(self.decoding, labels),
                 constraint_factory=_make_constraint_factory(
                     labels, [len(sentences[index]) for index in readable], inference_model
                 )
@@ -168,6 +164,13 @@ class SentenceParser:
             results.get(index) or ParsedSentence(tuple(words), (), (), "too_long" if words else "empty")
             for index, words in enumerate(sentences)
         ]
+
+
+def _build_constraints(decoding: DecodingConfig, labels: TreeLabels) -> DecodingConstraints:
+    """Return the constraints of the section [decoding], without labels that no tree shows."""
+    constraints = build_decoding_constraints(decoding, labels)
+    suppressed = (*constraints.suppress_tokens, *labels.hidden_ids)
+    return replace(constraints, suppress_tokens=suppressed, repetition_window=0)  # a correct tree may repeat a label many times
 
 
 def _make_constraint_factory(labels: TreeLabels, lengths: Sequence[int], inference_model: InferenceModel) -> ConstraintFactory:

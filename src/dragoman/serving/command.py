@@ -144,24 +144,7 @@ def serve(args: ServeOptions) -> None:
         return
     if not args.bundles:
         raise usage_error("a BUNDLE is missing; name the bundles to serve")
-    settings = ServerSettings(
-        host=args.host,
-        port=args.port,
-        admin_host=args.admin_host,
-        admin_port=args.admin_port,
-        processes=args.processes,
-        traces=args.traces,
-        limits=ServerLimits(
-            **{limit.name: getattr(args, limit.name) for limit in fields(ServerLimits) if hasattr(args, limit.name)}
-        ),
-        api_keys=None if args.keys is None else ApiKeys.read(args.keys),
-        allowed_origins=args.allow_origin,
-        allowed_hosts=args.allow_host,
-        proxies=args.proxy,
-        retry=not args.no_retry,
-        language_check=not args.no_language_check,
-        glossary_dir=args.glossaries,
-    )
+    settings = _make_settings(args)
     try:
         if args.processes == 1:
             from dragoman.serving.server import serve as run_server
@@ -196,6 +179,27 @@ def serve(args: ServeOptions) -> None:
         serve_in_processes(load_models, settings, bundles=bundles, on_ready=report)
     else:
         run_server(load_models, settings, on_ready=report)
+
+
+def _make_settings(args: ServeOptions) -> ServerSettings:
+    return ServerSettings(
+        host=args.host,
+        port=args.port,
+        admin_host=args.admin_host,
+        admin_port=args.admin_port,
+        processes=args.processes,
+        traces=args.traces,
+        limits=ServerLimits(
+            **{limit.name: getattr(args, limit.name) for limit in fields(ServerLimits) if hasattr(args, limit.name)}
+        ),
+        api_keys=None if args.keys is None else ApiKeys.read(args.keys),
+        allowed_origins=args.allow_origin,
+        allowed_hosts=args.allow_host,
+        proxies=args.proxy,
+        retry=not args.no_retry,
+        language_check=not args.no_language_check,
+        glossary_dir=args.glossaries,
+    )
 
 
 def _load_models(bundles: tuple[Path, ...], pivot: str | None, device_options: DeviceOptions) -> ModelSet:

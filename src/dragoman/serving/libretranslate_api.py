@@ -63,13 +63,6 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
     """Return the routes of LibreTranslate."""
     router = APIRouter(tags=["LibreTranslate"])
 
-    def check_key(request: Request, key: str | None) -> None:
-        """Raise HttpError if neither a header nor the body has a valid key."""
-        if not admit_body_key(request, settings, key):
-            raise HttpError(
-                403, "Invalid API key" if key else "Please contact the server operator to get an API key", "invalid-key"
-            )
-
     @router.get(
         "/translate",
         operation_id="translate_query",
@@ -79,7 +72,7 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
     async def translate(request: Request) -> JSONResponse:
         """Translate a text or a list of texts."""
         fields = check_fields(LibreTranslateFields, await read_fields(request), missing=MISSING)
-        check_key(request, fields.api_key)
+        _check_key(request, settings, fields.api_key)
         texts = [fields.q] if isinstance(fields.q, str) else fields.q
         check_number_of_texts(texts, settings)
         if not texts:
@@ -105,7 +98,7 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
     @router.get("/languages")
     async def languages(request: Request) -> JSONResponse:
         """List the languages, each with the languages that it is translated to."""
-        check_key(request, check_fields(KeyFields, await read_fields(request)).api_key)
+        _check_key(request, settings, check_fields(KeyFields, await read_fields(request)).api_key)
         targets = service.models.targets
         return JSONResponse(
             [{"code": code, "name": name, "targets": targets[code]} for code, name in iter_language_names(targets)]
@@ -115,12 +108,20 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
     async def detect(request: Request) -> JSONResponse:
         """Detect the language of a text, or of a list of texts together."""
         fields = check_fields(DetectFields, await read_fields(request), missing=MISSING)
-        check_key(request, fields.api_key)
+        _check_key(request, settings, fields.api_key)
         [detected] = await service.detect([fields.q if isinstance(fields.q, str) else "\n".join(fields.q)])
         return JSONResponse([{"confidence": item.confidence, "language": item.language} for item in detected])
 
     router.include_router(_build_settings_router(service, settings))
     return router
+
+
+def _check_key(request: Request, settings: ServerSettings, key: str | None) -> None:
+    """Raise HttpError if neither a header nor the body has a valid key."""
+    if not admit_body_key(request, settings, key):
+        raise HttpError(
+            403, "Invalid API key" if key else "Please contact the server operator to get an API key", "invalid-key"
+        )
 
 
 def _build_settings_router(service: TranslationService, settings: ServerSettings) -> APIRouter:

@@ -147,6 +147,12 @@ def _create_run_folder(folder: Path, recipe: dict[str, Any]) -> None:
     remove_unfinished(checkpoint_dir)
 
 
+def _open_log(folder: Path, step: int, callback: Callback) -> Callback:
+    """Return the callback that writes each event into the metrics log before it reports the event."""
+    metrics_log = MetricsLog.resume(folder / "metrics.jsonl", step=step, on_error=lambda text: callback(Notice(text)))
+    return _chain(metrics_log, callback)
+
+
 def build_trainer(
     recipe: Recipe,
     prepared: PreparedData,
@@ -165,16 +171,11 @@ def build_trainer(
     folder, config = Path(recipe.run), recipe.training
     trainer_state = checkpoint.trainer_state if checkpoint is not None else TrainerState()
     limit_kernel_cache()
-    plan = _agree_on_plan(recipe.training, distributed, checkpoint.compute_plan if checkpoint is not None else reuse_plan)
+    plan = _agree_on_plan(config, distributed, checkpoint.compute_plan if checkpoint is not None else reuse_plan)
     train_state = build_train_state(recipe, prepared.tokenizer, plan, distributed, checkpoint)
     validator = build_validator(recipe, prepared, plan, max_positions=get_max_positions([train_state.model]))
     guard = GradientGuard.from_state(trainer_state, plan.device, grad_norm_spike_sigma=config.grad_norm_spike_sigma)
-    log_and_report: Callback = ignore_event
-    if distributed.is_rank_zero:
-        metrics_log = MetricsLog.resume(
-            folder / "metrics.jsonl", step=trainer_state.step, on_error=lambda text: callback(Notice(text))
-        )
-        log_and_report = _chain(metrics_log, callback)
+    log_and_report = _open_log(folder, trainer_state.step, callback) if distributed.is_rank_zero else ignore_event
     train_step = TrainStep(
         train_state.loss,
         train_state.optimizer,

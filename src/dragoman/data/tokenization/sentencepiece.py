@@ -227,28 +227,13 @@ def train_sentencepiece(
     """
     buffer = io.BytesIO()
     normalization = normalization or config.get_normalization("target")
-    reader_errors: list[BaseException] = []
-    num_overlong = 0
-
-    def iter_lines() -> Iterator[bytes]:
-        nonlocal num_overlong
-        try:
-            for text in texts:
-                line = encode_utf8(normalize(text, normalization), lowercase=config.lowercase)
-                if len(line) > MAX_TRAINING_LINE_BYTES:
-                    num_overlong += 1
-                elif text.strip():
-                    yield line
-        except BaseException as error:  # SentencePiece would replace it by a RuntimeError without its message
-            reader_errors.append(error)
-            raise
-
+    lines = _TrainingLines(texts, normalization, lowercase=config.lowercase)
     spm.set_random_generator_seed(seed)
     try:
         _call_with_heartbeat(
             spm.SentencePieceTrainer.train,
             lambda seconds: notify(f"training the tokenizer: {format_duration(seconds)} so far"),
-            sentence_iterator=iter_lines(),
+            sentence_iterator=iter(lines),
             model_writer=buffer,
             model_type=config.model_type,
             vocab_size=vocab_size,
@@ -265,12 +250,37 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise (reader_errors[0] if reader_errors else _to_training_error(str(error), key, vocab_size)) from None
-    if num_overlong:
-        noun, verb = ("line", "does") if num_overlong == 1 else ("lines", "do")
-        notify(f"{num_overlong:,} {noun} of more than {MAX_TRAINING_LINE_BYTES:,} bytes {verb} not train the tokenizer")
+        raise (lines.error or _to_training_error(str(error), key, vocab_size)) from None
+    if lines.num_overlong:
+        noun, verb = ("line", "does") if lines.num_overlong == 1 else ("lines", "do")
+        notify(f"{lines.num_overlong:,} {noun} of more than {MAX_TRAINING_LINE_BYTES:,} bytes {verb} not train the tokenizer")
     tokenizer = SentencePieceTokenizer(buffer.getvalue(), lowercase=config.lowercase)
     return tokenizer if normalization == "identity" else tokenizer.with_normalization(normalization)
+
+
+class _TrainingLines:
+    """Lines of text in UTF-8, without empty and overlong ones.
+
+    num_overlong: lines that are too long
+    error: what the reader of the text has raised; SentencePiece would replace it by a RuntimeError without its message
+    """
+
+    def __init__(self, texts: Iterable[str], normalization: Normalization, *, lowercase: bool) -> None:
+        self.texts, self.normalization, self.lowercase = texts, normalization, lowercase
+        self.num_overlong = 0
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for text in self.texts:
+                line = encode_utf8(normalize(text, self.normalization), lowercase=self.lowercase)
+                if len(line) > MAX_TRAINING_LINE_BYTES:
+                    self.num_overlong += 1
+                elif text.strip():
+                    yield line
+        except BaseException as error:
+            self.error = error
+            raise
 
 
 def _call_with_heartbeat(function: Callable[..., None], beat: Callable[[float], None], **arguments: object) -> None:

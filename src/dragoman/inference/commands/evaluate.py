@@ -46,6 +46,7 @@ from dragoman.io.json_fields import OPTIONAL
 from dragoman.runtime.counts import format_count, format_perplexity
 
 if TYPE_CHECKING:
+    from dragoman.config import DecodingConfig
     from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
 
@@ -418,7 +419,7 @@ def evaluate(args: EvaluateOptions) -> None:
     Example:  dragoman evaluate runs/multi30k-ende/bundle --src test.en --ref test.de beam_size=5 -o out.de
               dragoman evaluate runs/multi30k-ende/bundle --pair en de test.en test.de --pair de en test.de test.en
     """
-    from dragoman.console.terminal import print_json, progress_bar, stderr_console
+    from dragoman.console.terminal import progress_bar, stderr_console
 
     decoding = parse_decoding_overrides(args.overrides)
     add_languages(decoding, args.source_language, args.target_language)
@@ -446,6 +447,15 @@ def evaluate(args: EvaluateOptions) -> None:
                 test_set.results = translator.translate(test_set.lines, on_progress=bar.advance, **test_set.decoding)
             if stream is not None:
                 stream.writelines(result.text + "\n" for result in test_sets[0].results)
+    _report_scores(args, test_sets, translator, translator.resolve_decoding(decoding))
+
+
+def _report_scores(
+    args: EvaluateOptions, test_sets: Sequence[_TestSet], translator: Translator, decoding: DecodingConfig
+) -> None:
+    """Score the translations and print the scores, those of each pair of languages and their means."""
+    from dragoman.console.terminal import print_json
+
     scores_by_set = [test_set.score(args.lowercase) for test_set in test_sets]
     if args.comet is not None:
         from dragoman.inference.comet import load_comet
@@ -474,9 +484,7 @@ def evaluate(args: EvaluateOptions) -> None:
         _print_scores(f"{bundle_names} on {test_set.name} ({num_sentences}, {translator.precision})", set_scores)
     if len(test_sets) > 1:
         _print_scores(f"mean of {len(test_sets)} pairs of languages", scores)
-    for warning in line_warnings.format_messages(
-        translator.inference_model.max_positions, translator.resolve_decoding(decoding)
-    ):
+    for warning in line_warnings.format_messages(translator.inference_model.max_positions, decoding):
         click.echo(warning, err=True)
 
 
