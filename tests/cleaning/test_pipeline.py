@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from dragoman.cleaning import cleaned_corpus
 from dragoman.cleaning.pipeline import clean_corpora
+from dragoman.cleaning.total_estimator import TotalEstimator
 from dragoman.cli.data_commands import clean
 from dragoman.config import make_recipe
 
@@ -58,4 +59,4 @@ def test_command_warns_if_one_filter_drops_all_pairs(tmp_path: Path) -> None:
 def test_standard_input_has_no_estimated_total(tmp_path: Path) -> None:
     recipe = make_recipe({"data": {"train": {"file": "-", "format": "tsv"}}})
     assert recipe.data.train is not None
-    assert cleaned_corpus.TotalEstimator(recipe.data.train, tmp_path).estimate() is None
+    assert TotalEstimator(recipe.data.train, tmp_path).estimate() is None

@@ -278,6 +278,7 @@ def test_unsupported_feature_raises(config: dict[str, Any], name: str, tmp_path:
         ({"encoder_layers": 3}, "model.encoder.layers.2"),
         ({"encoder_layers": 10**9}, "model.encoder.layers.2"),
         ({"pad_token_id": 10**9}, "pad_token_id"),
+        ({"eos_token_id": [0, 1]}, "eos_token_id"),
         ({"pad_token_id": 0}, "pad_token_id"),
         ({"scale_embedding": "yes"}, "scale_embedding"),
         ({"dropout": "high"}, "dropout"),

@@ -107,6 +107,22 @@ def test_target_of_codes_alone_is_empty(source: str, target: str) -> None:
     assert written == content.replace(f"<target>{target}", f'<target state="translated">{source}')
 
 
+def test_empty_segments_of_a_target_are_untranslated() -> None:
+    """The other segments stay, and the state of the target says that a part of it is new."""
+    source = '<mrk mtype="seg" mid="1">One.</mrk> <mrk mtype="seg" mid="2">Two.</mrk> <mrk mtype="seg" mid="3">Three.</mrk>'
+    unit = f'<trans-unit id="1"><source>One. Two. Three.</source><seg-source>{source}</seg-source>'
+    targets = '<mrk mtype="seg" mid="1">Eins.</mrk> <mrk mtype="seg" mid="2"/> <mrk mtype="seg" mid="3"> </mrk>'
+    content = f'{HEAD_1}{FILE_1}{unit}<target state="translated">{targets}</target></trans-unit>{END_1}'
+    document = parse_xliff(content.encode())
+    assert [(unit.id, unit.target, unit.state) for unit in document.units] == [
+        ("1/1", "Eins.", "translated"), ("1/2", "", "untranslated"), ("1/3", "", "untranslated"),
+    ]  # fmt: skip
+    written = write_document(document, {"1/2": UnitTranslation("Zwei.", "fuzzy"), "1/3": UnitTranslation("Drei.", "fuzzy")})
+    state = 'state="needs-review-translation" state-qualifier="leveraged-mt"'
+    filled = targets.replace('2"/>', '2">Zwei.</mrk>').replace('3"> <', '3">Drei.<')
+    assert written.decode() == content.replace('state="translated"', state).replace(targets, filled)
+
+
 def test_source_of_codes_alone_has_a_translation() -> None:
     content = f'{HEAD_1}{FILE_1}<trans-unit id="1"><source><x id="1"/></source><target><x id="1"/></target></trans-unit>{END_1}'
     assert parse_xliff(content.encode()).units[0].state == "translated"

@@ -21,8 +21,12 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from capital_letters import CapitalTranslator, listen, make_models, make_service
+from dragoman.catalog import by_name
+from dragoman.errors import RecipeError
+from dragoman.serving import command
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.server import build_server, serve
 from dragoman.serving.service import TextRequest, TranslationService
@@ -333,6 +337,14 @@ def test_address_in_use_is_one_line(option: str) -> None:
         )
         with raises_code("invalid-option", port, option):
             serve(lambda: pytest.fail("the models are loaded"), settings)
+
+
+def test_address_in_use_is_refused_before_models_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_name, "fetch_if_listed", lambda _: pytest.fail("a model was fetched"))
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        result = CliRunner().invoke(command.serve, ["en-de", "--port", str(other.getsockname()[1])])
+    assert isinstance(result.exception, RecipeError)
+    assert "cannot listen there (address already in use)" in str(result.exception)
 
 
 def test_pivot_that_is_no_language_is_refused(bundle: Path) -> None:

@@ -57,6 +57,12 @@ def test_command_translates_as_with_pytorch(bundle: Path) -> None:
     assert all(done.stdout.splitlines())
 
 
+def test_init_reads_tsv(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("".join(f"one {n}\teins {n}\n" for n in range(300)), encoding="utf-8")
+    done = run(COMMAND, "init", tmp_path / "pairs.tsv", "--from", "en", "--to", "de", "-o", tmp_path / "own.toml")
+    assert (done.returncode, (tmp_path / "own.toml").exists()) == (0, True), done.stderr
+
+
 @pytest.mark.parametrize(("setting", "expected"), [({}, "16"), ({"OPENBLAS_THREAD_TIMEOUT": "20"}, "20")])
 def test_threads_of_numpy_sleep_when_they_have_no_work(setting: dict[str, str], expected: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"} | setting

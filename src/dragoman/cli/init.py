@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,11 +142,12 @@ def _write_text(path: Path, text: str, *, overwrite: bool) -> None:
 
 def _estimate_minutes(recipe: Recipe) -> float | None:
     """Return the minutes of the steps of a training on this machine; None without PyTorch."""
-    if find_spec("torch") is None:
-        return None
     from dragoman.data.data_defaults import measure_corpora
-    from dragoman.training.time_estimate import estimate_minutes
 
+    try:
+        from dragoman.training.time_estimate import estimate_minutes
+    except ModuleNotFoundError:
+        return None
     corpus = measure_corpora(Path(recipe.data.root), recipe.training_directions.values())
     return round(estimate_minutes(recipe.model, recipe.training, corpus, vocab_size=recipe.tokenizer.vocab_size), 1)
 

@@ -161,7 +161,7 @@ def _convert_settings(settings: ModelSettings, *, is_shared: bool, has_own_outpu
     """Return the recipe section `model`. Raise BundleError for an architecture that dragoman does not have."""
     if is_shared and has_own_output:
         raise settings.refuse("tie_word_embeddings", "dragoman has no shared embeddings with an output matrix of its own")
-    starts_with_end = settings.integer("decoder_start_token_id") == settings.get("eos_token_id", 0)
+    starts_with_end = settings.integer("decoder_start_token_id") == settings.integer("eos_token_id", 0)
     tying = "all" if is_shared else "none" if has_own_output else "decoder"
     return build_model_section(settings, is_pre_norm=False, tie_embeddings=tying) | {
         "activation": settings.choice("activation_function", ACTIVATIONS, "gelu"),

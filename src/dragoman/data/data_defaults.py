@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from dragoman.cleaning.cleaned_corpus import TotalEstimator
+from dragoman.cleaning.total_estimator import TotalEstimator
 from dragoman.config import Recipe, TokenizerConfig, TrainingConfig, read_recipe
 from dragoman.config.data_config import Direction
 from dragoman.config.presets import SIZES, SectionValues

@@ -30,6 +30,13 @@ def list_marks(element: XmlElement | None) -> dict[str, XmlElement]:
     return marks
 
 
+def is_partly_translated(unit: XmlElement) -> bool:
+    """Return whether the target of a `trans-unit` has a segment with text and an empty one whose source has text."""
+    sources, targets = list_marks(unit.find("seg-source")), list_marks(unit.find("target"))
+    texts = {bool(mark.text.strip()) for number, mark in targets.items() if number in sources and sources[number].text.strip()}
+    return len(texts) == 2
+
+
 def read_state(segment: XmlElement | None) -> UnitState:
     """Return the state of a translation by the element with the state of its segment, which may be missing."""
     if segment is not None and segment.attributes.get("locked", "").lower() == "true":

@@ -14,7 +14,15 @@ from itertools import groupby
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.reading import check_parts
-from dragoman.documents.sdl_segments import add_targets, find_definitions, list_marks, read_state, write_mark, write_state
+from dragoman.documents.sdl_segments import (
+    add_targets,
+    find_definitions,
+    is_partly_translated,
+    list_marks,
+    read_state,
+    write_mark,
+    write_state,
+)
 from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, escape_xml, get_tag_name, set_attribute
 from dragoman.documents.xml_units import (
     Code,
@@ -79,7 +87,8 @@ def parse_xliff(content: bytes) -> Document:
 
     def add(units: UnitList, element: XmlElement) -> None:
         add_units = _add_segments if element.name != "trans-unit" else _add_trans_unit
-        add_units = _add_sdl_segments if find_definitions(element) is not None else add_units
+        if find_definitions(element) is not None or is_partly_translated(element):
+            add_units = _add_marked_segments
         add_units(source, _get_file_name(files), units, element)
         languages = _get_languages(files[-1]) if files else ("", "")
         units.units = [replace(unit, language=languages[0], target_language=languages[1]) for unit in units.units]
@@ -165,30 +174,43 @@ def _add_trans_unit(source: XmlSource, file_name: str, units: UnitList, element:
     units.add(unit, lambda translation: _write_trans_unit(source, place, translation))
 
 
-def _add_sdl_segments(source: XmlSource, file_name: str, units: UnitList, element: XmlElement) -> None:
-    """Add the segments of a unit of Trados Studio. One that a target lacks stays; `add_targets` adds a missing target."""
+def _add_marked_segments(source: XmlSource, file_name: str, units: UnitList, element: XmlElement) -> None:
+    """Add the segments of a unit of Trados Studio, or of one with empty and other segments.
+
+    A segment that a target lacks stays; `add_targets` adds a missing target.
+    """
     target, definitions = element.find("target"), find_definitions(element)
-    assert definitions is not None  # the caller found it
     targets = list_marks(target)
-    states = {child.attributes.get("id", ""): child for child in definitions.children}
+    first_empty = next((mark for mark in targets.values() if not mark.text.strip()), None)
+    states = {} if definitions is None else {child.attributes.get("id", ""): child for child in definitions.children}
     for number, mark in list_marks(element.find("seg-source")).items():
         if target is not None and number not in targets:
             continue
         place = _XliffPlace(element, mark, mark, targets.get(number), name_codes(_read(source, mark)))
         segment = states.get(number)
-        state = read_state(segment)
+        state = _get_state_1(element, target) if definitions is None else read_state(segment)
         unit = _make_unit(
             source, place, name=f"{file_name}{element.attributes.get('id', '')}/{number}", state=state, context=""
         )
 
         def write(translation: UnitTranslation, place: _XliffPlace = place, segment: XmlElement | None = segment) -> list[Edit]:
             edits = write_state(source, segment, translation)
+            if definitions is None and target is not None and place.target is first_empty:
+                edits = [_edit_state_1(source, target, translation)]
             if place.target is None:
                 return edits
             markup = write_mark(source, place.target, place.text, translation.text)
             return [*edits, Edit(place.target.start, place.target.end, source.encode(markup))]
 
         units.add(unit, write)
+
+
+def _edit_state_1(source: XmlSource, target: XmlElement, translation: UnitTranslation) -> Edit:
+    """Return the edit that states in the tag of a target that a part of it is new."""
+    tag = source.get_markup(target.start, target.content_start)
+    for key, value in _STATES_1[translation.state].items():
+        tag = set_attribute(tag, key, value)
+    return Edit(target.start, target.content_start, source.encode(tag))
 
 
 def _get_state_1(element: XmlElement, target: XmlElement | None) -> UnitState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from dragoman.console.options import (
 from dragoman.errors import MissingDependencyError
 from dragoman.platform_features import count_allowed_cores
 from dragoman.runtime.counts import format_count
+from dragoman.serving.addresses import bind_addresses
 from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
 
 if TYPE_CHECKING:
@@ -145,6 +147,8 @@ def serve(args: ServeOptions) -> None:
     if not args.bundles:
         raise usage_error("a BUNDLE is missing; name the bundles to serve")
     settings = _make_settings(args)
+    with ExitStack() as stack:
+        bind_addresses(settings, stack)  # an address that is taken is refused before the models are fetched and opened
     try:
         if args.processes == 1:
             from dragoman.serving.server import serve as run_server
