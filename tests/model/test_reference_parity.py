@@ -1,10 +1,8 @@
-"""Parity with other implementations with the same weights: `torch.nn.Transformer` and Hugging Face's Marian."""
+"""Parity with `torch.nn.Transformer` with the same weights."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
@@ -12,15 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
-from dragoman.decoding.greedy import decode_tokens
-from dragoman.decoding.interface import SearchSettings, SearchState
 from dragoman.model.attention import Attention, AttentionImpl, explicit_attention, fused_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.masks import causal_mask, padding_mask
-from dragoman.model.positional_encoding import SinusoidalPositionalEmbedding
-from dragoman.model.transformer import DecoderState, Transformer
-from dragoman.torch_engine.arrays import TorchArrays
+from dragoman.model.transformer import Transformer
 
 PAD = 0
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -180,154 +174,3 @@ def test_logits_and_gradients_equal_torch_transformer(norm: str) -> None:
     assert_equal(ours_grads[1], their_grads[1])
     assert_equal(ours_grads[2], their_grads[2])
     assert all(gradient.abs().max().item() > 1e-3 for gradient in ours_grads)
-
-
-# Hugging Face's Marian
-
-MARIAN_PAD, MARIAN_EOS, MARIAN_ROWS = 23, 22, 24
-DIVERSE_STDS = {"shared": 0.3, "q_proj": 2.0, "k_proj": 2.0, "v_proj": 0.1, "out_proj": 0.1, "fc1": 1.0, "fc2": 1.0}
-"""Standard deviations of random weights with which a model predicts more than one token repeatedly."""
-
-
-def copy_marian_layer(ours: nn.Module, theirs: Any) -> None:
-    assert isinstance(ours, EncoderLayer | DecoderLayer)
-    pairs = [(ours.attention, theirs.self_attn)]
-    copy_layer(ours.attention_residual.norm, theirs.self_attn_layer_norm)
-    if isinstance(ours, DecoderLayer):
-        pairs.append((ours.cross_attention, theirs.encoder_attn))
-        copy_layer(ours.cross_attention_residual.norm, theirs.encoder_attn_layer_norm)
-    for attention, their_attention in pairs:
-        copy_layer(attention.query, their_attention.q_proj)
-        copy_layer(attention.key, their_attention.k_proj)
-        copy_layer(attention.value, their_attention.v_proj)
-        copy_layer(attention.output, their_attention.out_proj)
-    copy_layer(ours.feed_forward.inner, theirs.fc1)
-    copy_layer(ours.feed_forward.outer, theirs.fc2)
-    copy_layer(ours.feed_forward_residual.norm, theirs.final_layer_norm)
-
-
-def marian_pair(seed: int, stds: Mapping[str, float]) -> tuple[Transformer, Any]:
-    """Return our model and Marian with the same random weights. stds: standard deviations by the name of the layer"""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the other library warns while it loads
-        transformers: Any = pytest.importorskip("transformers", reason="parity with Marian needs transformers: dragoman[test]")
-    torch.manual_seed(seed)
-    theirs = transformers.MarianMTModel(
-        transformers.MarianConfig(
-            vocab_size=MARIAN_ROWS,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=3,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            activation_function="relu",
-            dropout=0.0,
-            attention_dropout=0.0,
-            activation_dropout=0.0,
-            max_position_embeddings=64,
-            scale_embedding=True,
-            share_encoder_decoder_embeddings=True,
-            tie_word_embeddings=True,
-            pad_token_id=MARIAN_PAD,
-            eos_token_id=MARIAN_EOS,
-            decoder_start_token_id=MARIAN_PAD,
-            forced_eos_token_id=None,
-        )
-    ).eval()
-    table = theirs.get_input_embeddings().weight
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            layer_name, kind = name.split(".")[-2:]
-            if layer_name != "embed_positions":
-                std = stds.get(layer_name, 0.2) if kind == "weight" else 0.1
-                nn.init.normal_(parameter, mean=1.0 if "norm" in layer_name and kind == "weight" else 0.0, std=std)
-        # The decoder starts with the padding token. Its row is zero in Marian's checkpoints and new models, and our model reads
-        # a zero vector for it; with any other row the two models would differ.
-        table[MARIAN_PAD] = 0.0
-    assert not theirs.final_logits_bias.any()
-    config = ModelConfig.model_validate(
-        {
-            **NO_DROPOUT,
-            "encoder_layers": 2,
-            "decoder_layers": 3,
-            "d_model": 32,
-            "d_ff": 48,
-            "num_heads": 4,
-            "norm": "post",
-            "norm_epsilon": 1e-5,
-            "attention_bias": True,
-            "position_encoding": "concatenated",
-            "decoder_start_token": "zero",
-        }
-    )
-    ours = build_model(config, source_vocab_size=MARIAN_ROWS, target_vocab_size=MARIAN_ROWS, padding_id=MARIAN_PAD).eval()
-    ours.output.data.copy_(table)
-    for stack, their_stack in ((ours.encoder, theirs.model.encoder), (ours.decoder, theirs.model.decoder)):
-        for layer, their_layer in zip(stack.layers, their_stack.layers, strict=True):
-            copy_marian_layer(layer, their_layer)
-        # Marian has the layout [sin …, cos …] of tensor2tensor with the paper's exponent 2i/d instead of i/(d/2 − 1). Neither
-        # of our two encodings equals it, so the table is copied.
-        assert isinstance(stack.embedding.positions, SinusoidalPositionalEmbedding)
-        assert not torch.allclose(stack.embedding.positions.table[:64], their_stack.embed_positions.weight, atol=1e-2)
-        stack.embedding.positions.table = their_stack.embed_positions.weight.detach().clone()
-    return ours, theirs
-
-
-@pytest.mark.slow  # the import of transformers takes 15 seconds
-@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
-def test_logits_equal_marian(attend: AttentionImpl) -> None:
-    ours, theirs = marian_pair(0, {})
-    set_attention_impl(ours, attend)
-    source = padded([9, 5, 1], MARIAN_PAD, padding=MARIAN_PAD, seed=4)
-    start = torch.full((3, 1), MARIAN_PAD)
-    inputs = torch.cat([start, padded([6, 6, 6], MARIAN_PAD, padding=MARIAN_PAD, seed=5)], dim=1)
-    with torch.no_grad():
-        expected = theirs(
-            input_ids=source, attention_mask=(source != MARIAN_PAD).long(), decoder_input_ids=inputs, use_cache=False
-        ).logits
-        logits = ours(source, inputs)
-    assert_equal(logits, expected)
-    assert expected.std().item() > 0.5
-
-
-@pytest.mark.slow
-def test_greedy_output_equals_marian_generate() -> None:
-    limit = 20
-    ended = changes = 0
-    for seed in range(6):
-        ours, theirs = marian_pair(seed, DIVERSE_STDS)
-        source = padded([9, 5, 1, 7, 3, 8], MARIAN_PAD, padding=MARIAN_PAD, seed=seed)
-        generated = theirs.generate(
-            input_ids=source,
-            attention_mask=(source != MARIAN_PAD).long(),
-            num_beams=1,
-            do_sample=False,
-            max_new_tokens=limit,
-        )
-
-        def step(tokens_N: Tensor, state: SearchState, model: Transformer = ours) -> tuple[Tensor, DecoderState]:
-            assert isinstance(state, DecoderState)
-            with torch.no_grad():
-                return model.step(tokens_N, state)
-
-        hypotheses = decode_tokens(
-            step,
-            ours.start(source),
-            max_lengths=[limit] * len(source),
-            settings=SearchSettings(start_id=MARIAN_PAD, end_id=MARIAN_EOS),
-            arrays=TorchArrays(CPU),
-        )
-        for row, hypothesis in zip(generated.tolist(), hypotheses, strict=True):
-            assert row[0] == MARIAN_PAD
-            expected = row[1 : 1 + len(hypothesis.token_log_probs)]
-            assert [*hypothesis.tokens, *([MARIAN_EOS] if hypothesis.finished else [])] == expected
-            assert set(row[1 + len(expected) :]) <= {MARIAN_PAD}
-            assert hypothesis.finished or len(expected) == limit
-            ended += hypothesis.finished
-            changes += sum(
-                token != following for token, following in zip(hypothesis.tokens, hypothesis.tokens[1:], strict=False)
-            )
-    assert 4 <= ended <= 20, "the comparison needs both finished and unfinished outputs"
-    assert changes > 100

@@ -22,7 +22,6 @@ from dragoman.config.presets import SIZES
 from dragoman.model.attention import (
     Attention,
     AttentionImpl,
-    KeyValue,
     attention_weights,
     cpu_attention,
     explicit_attention,
@@ -223,15 +222,6 @@ def test_attention_is_equation_1(subtests: pytest.Subtests) -> None:
                 np.testing.assert_allclose(attend(query, key, value, mask, 0.0).numpy(), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("mask_name", ["none", "padding", "causal", "window"])
-def test_fused_attention_equals_explicit_attention(mask_name: str) -> None:
-    query, key, value = queries_keys_values()
-    mask = masks(4, 6)[mask_name]
-    explicit, fused = (attend(query, key, value, mask, 0.0) for attend in (explicit_attention, fused_attention))
-    assert explicit.shape == (2, 3, 4, 5)
-    torch.testing.assert_close(fused, explicit, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("mask_name", ["none", "padding", "causal"])
 def test_attention_impl_does_not_change_dropout_masks(mask_name: str) -> None:
     """Compare dropout masks: a benchmark selects the implementation, so it may differ between runs of one recipe."""
@@ -262,18 +252,6 @@ def test_cpu_attention_gradients_equal_explicit_attention(subtests: pytest.Subte
                 assert ours.dtype == dtype
                 bound = (2e-6 if dtype == torch.float32 else 2e-2) * expected.abs().max().item()
                 torch.testing.assert_close(ours.double(), expected, rtol=0, atol=bound)
-
-
-def test_cpu_attention_backward_uses_the_forward_mask() -> None:
-    """Read the dropped weights from the gradient of identity values."""
-    torch.manual_seed(0)
-    query, key = noise(2, 3, 6, 8), noise(2, 3, 20, 8, seed=3)
-    value = torch.eye(20).expand(2, 3, 20, 20).clone().requires_grad_()
-    dropped = cpu_attention(query, key, value, None, 0.5)
-    (to_value,) = torch.autograd.grad(dropped[:, :, 4].sum(), value)
-    torch.testing.assert_close(to_value[..., 0], dropped[:, :, 4])
-    torch.manual_seed(0)
-    assert torch.equal(cpu_attention(query, key, value, None, 0.5), dropped)
 
 
 def test_cpu_attention_gradients_use_the_dropout_mask() -> None:
@@ -658,16 +636,6 @@ def test_rotation_multiplies_pairs_by_complex_numbers() -> None:
     assert torch.equal(rotate(x_BHTK[:, :, :1], rotation(0, 1, 6)), x_BHTK[:, :, :1])
 
 
-def test_rotation_equals_that_of_llama() -> None:
-    transformers: Any = pytest.importorskip("transformers", reason="parity with Llama needs transformers: dragoman[test]")
-    llama = transformers.models.llama.modeling_llama
-    query, key = noise(2, 3, 600, 8), noise(2, 3, 600, 8, seed=3)
-    config = transformers.LlamaConfig(hidden_size=24, num_attention_heads=3, head_dim=8)
-    cos, sin = llama.LlamaRotaryEmbedding(config)(query, torch.arange(600)[None])
-    for ours, theirs in zip((query, key), llama.apply_rotary_pos_emb(query, key, cos, sin), strict=True):
-        torch.testing.assert_close(rotate(ours, rotation(0, 600, 8)), theirs, rtol=0, atol=2e-4)  # their angles are in float32
-
-
 def test_rotary_scores_depend_on_the_distance_alone() -> None:
     torch.manual_seed(0)
     attention = Attention(d_model=16, num_heads=4, d_k=6, d_v=5, bias=True, dropout=0.0, num_key_value_heads=2)
@@ -796,20 +764,6 @@ def test_each_dropout_key_acts_in_training(key: str) -> None:
     assert not torch.allclose(model.encoder(source), memory, atol=1e-3)
     assert not torch.allclose(model.decoder(inputs, state)[0], outputs, atol=1e-3)
     torch.testing.assert_close(plain.train()(source, inputs), expected)
-
-
-def test_attention_dropout_acts_in_training_only() -> None:
-    model = small_model(attention_dropout=0.3)
-    probabilities: list[float] = []
-
-    def recording_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
-        probabilities.append(dropout_p)
-        return explicit_attention(query, key, value, mask, dropout_p)
-
-    set_attention_impl(model, recording_attention)
-    model(sentences(4), sentences(3))
-    model.train()(sentences(4), sentences(3))
-    assert probabilities == [0.0] * 6 + [0.3] * 6
 
 
 # Residuals
@@ -1103,16 +1057,6 @@ def test_bfloat16_autocast_stays_near_float32(subtests: pytest.Subtests) -> None
                 assert all(
                     p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters()
                 )
-
-
-def test_key_value_append_and_select() -> None:
-    first, second = KeyValue(noise(3, 2, 4, 5), noise(3, 2, 4, 6)), KeyValue(noise(3, 2, 1, 5), noise(3, 2, 1, 6))
-    appended = first.append(second)
-    assert appended.key.shape == (3, 2, 5, 5)
-    assert torch.equal(appended.value[:, :, 4:], second.value)
-    selected = appended.select(torch.tensor([2, 2, 0]))
-    assert torch.equal(selected.key[1], appended.key[2])
-    assert torch.equal(selected.value[2], appended.value[0])
 
 
 def figure_1(x: Tensor, layer: nn.Module, memory: Tensor | None) -> Tensor:

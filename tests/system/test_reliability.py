@@ -1007,19 +1007,6 @@ def test_r2_60_kills_lose_at_most_one_step(tiny: MakeRecipe, tmp_path: Path) -> 
     assert result["steps"] > 5  # the run made progress between the kills
 
 
-@SLOW
-def test_r2_fine_tuning_killed_20_times_equals_unbroken_run(bundle: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    """`kill_often` compares the last checkpoint with that of a run without kills."""
-    settings = (
-        f"training.init_from='{bundle}'", "training.kl_to_init=0.5", "training.freeze=['encoder.*']",
-        "tokenizer.extra_tokens=['<ui>']", "training.checkpoint_every_steps=1", "training.max_steps=1000000",
-        "training.validate_every_steps=1000000",
-    )  # fmt: skip
-    result = run_in_process(kill_often, tiny(tmp_path / "run", *EVENTFUL, *settings), 20)
-    assert min(result["saving"], result["elsewhere"]) >= 10
-    assert result["lost"] <= 1
-
-
 def stop_often(recipe: Recipe, stops: int) -> dict[str, int]:
     """Send SIGTERM to a run, every other time twice, and resume it."""
     rng = random.Random(14)

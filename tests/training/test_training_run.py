@@ -585,18 +585,6 @@ def test_other_seed_makes_another_run(unbroken: Path, tiny: MakeRecipe, tmp_path
     assert other_report["valid"]["loss"] != json.loads((unbroken / "report.json").read_text(encoding="utf-8"))["valid"]["loss"]
 
 
-@pytest.mark.slow
-def test_larger_budget_resumes_at_the_end(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    train(tiny(tmp_path / "run", *LONG, "training.max_steps=3"))
-    recorder = Recorder()
-    train(tiny(tmp_path / "run", *LONG), recorder)
-    assert recorder.num_steps == 6
-    mine, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / "run", unbroken))
-    assert_same_tensors(mine.weights(), theirs.weights())
-    assert_same_tensors(mine.optimizer_state(), theirs.optimizer_state())
-    assert_same_tensors(*(load_file(run / "bundle" / "weights.safetensors") for run in (tmp_path / "run", unbroken)))
-
-
 def test_finished_run_trains_no_more(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     before = files_of(run)
@@ -1252,18 +1240,6 @@ def test_newest_and_best_checkpoints_are_kept(subtests: pytest.Subtests, tmp_pat
                 save_small(folder, step, metric=-nll)
                 prune_checkpoints(folder, keep_last=keep_last, keep_best=keep_best)
             assert sorted(path.name for path in folder.iterdir()) == names(*steps)
-
-
-@pytest.mark.slow
-def test_unfinished_checkpoint_folders_are_removed(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run", *LONG)
-    with pytest.raises(InterruptedRun):
-        train(recipe, Recorder(stop_after=2))
-    unfinished = tmp_path / "run" / "checkpoints" / ".step-00000004.0123456789abcdef.partial"
-    unfinished.mkdir()
-    (unfinished / "model.safetensors").write_bytes(b"half")
-    train(recipe)
-    assert not unfinished.exists()
 
 
 # Non-finite numbers
