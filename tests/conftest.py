@@ -29,6 +29,7 @@ from dragoman.inference.backends.compiled.kernel_files import KernelFileError, r
 from dragoman.inference.translator import Translator
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, LineTimer
+from dragoman.text import glossary
 from python_imports import find_imports
 from tiny_runs import make_tiny_recipe, on_one_core, short_runs, train_tiny_run, write_corpus
 
@@ -64,6 +65,13 @@ def _no_progress_lines() -> Iterator[None]:
 def _short_runs() -> Iterator[None]:
     """Let the runs of tests be short. Tests of syncs and of the measurement replace both."""
     with short_runs():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_dictionaries() -> Iterator[None]:
+    """Make glossaries without dictionaries of simplemma. The German one takes more than a second."""
+    with mock.patch.object(glossary, "get_lemmatizer", return_value=None):
         yield
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import MakeRecipe
 from dragoman.config import Recipe
-from dragoman.data import term_noise
+from dragoman.data import dataloader, term_noise
 from dragoman.data.dataloader import DataPosition, TrainingBatches
 from dragoman.data.prepare import prepare
 from dragoman.data.term_noise import annotate_source, check_terminology, find_known_terms, find_linked_terms, read_term_file
@@ -31,8 +31,7 @@ SETTINGS = ["tokenizer.reserved_tokens=64", "tokenizer.vocab_size=320", "tokeniz
 def with_simplemma(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let checks find simplemma, without its dictionaries: German terms of this file have equal lemmas with and without it."""
     monkeypatch.setattr(term_noise, "find_spec", lambda name: name)
-    for module in ("text.glossary", "data.dataloader"):
-        monkeypatch.setattr(f"dragoman.{module}.get_lemmatizer", lambda language: None)
+    monkeypatch.setattr(dataloader, "get_lemmatizer", lambda language: None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dragoman.formats.glossary_file import format_tsv_entries, read_glossary
-from dragoman.text import glossary as glossary_module
 from dragoman.text.glossary import Glossary
 from expected_errors import raises_code
 
@@ -31,12 +30,6 @@ MARTIF = """<?xml version="1.0"?>
 <langSet xml:lang="de"><ntig><termGrp><term>Ventil</term></termGrp></ntig>
 <tig><term>Klappe</term><termNote type="administrativeStatus">supersededTerm-admn-sts</termNote></tig></langSet></termEntry>
 </body></text></martif>"""
-
-
-@pytest.fixture(autouse=True)
-def _no_dictionaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read no dictionary of simplemma, which takes a second."""
-    monkeypatch.setattr(glossary_module, "get_lemmatizer", lambda language: None)
 
 
 def read(folder: Path, name: str, content: str | bytes, source: str = "en", target: str = "de") -> Glossary:

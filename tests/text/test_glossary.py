@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.text.glossary import Glossary, GlossaryEntry, list_phrases
+from dragoman.text.glossary import Glossary, GlossaryEntry, get_lemmatizer, list_phrases
 from expected_errors import raises_code
 
 
@@ -95,3 +95,11 @@ def test_case_rule_counts_for_forms() -> None:
 def test_wrong_entries_are_refused(entries: list[tuple[str, tuple[str, ...], bool]], message: str) -> None:
     with raises_code("invalid-glossary", message):
         Glossary(GlossaryEntry(source, targets, do_not_translate=kept) for source, targets, kept in entries)
+
+
+def test_dictionary_of_a_language_gives_lemmas() -> None:
+    pytest.importorskip("simplemma")
+    find_lemma = get_lemmatizer("en-GB")
+    assert find_lemma is not None
+    assert [find_lemma(word) for word in ("dogs", "went")] == ["dog", "go"]
+    assert get_lemmatizer("") is get_lemmatizer("xx") is None
