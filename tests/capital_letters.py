@@ -9,10 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
-
-import uvicorn
-from fastapi.testclient import TestClient
+from typing import TYPE_CHECKING, Any, cast
 
 from dragoman.bundle import BundleMetadata
 from dragoman.config import make_recipe
@@ -20,10 +17,12 @@ from dragoman.inference.retries import CHECK_RETRY
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.translator import Translator
-from dragoman.serving.app import build_app
 from dragoman.serving.model_set import ModelSet, Pair, ServedModel
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ServerLimits, ServerSettings
+
+if TYPE_CHECKING:
+    from fastapi.testclient import TestClient
 
 
 class CapitalTranslator:
@@ -84,7 +83,11 @@ def make_models(*translators: tuple[CapitalTranslator, Pair], pivot: str | None 
 
 
 def make_client(service: TranslationService, settings: ServerSettings | None = None) -> TestClient:
-    """Return a client of the application."""
+    """Return a client of the application. Only tests that call it import the libraries of the server."""
+    from fastapi.testclient import TestClient
+
+    from dragoman.serving.app import build_app
+
     return TestClient(build_app(service, settings or ServerSettings()), raise_server_exceptions=False)
 
 
@@ -96,6 +99,10 @@ def make_service(translator: CapitalTranslator | None = None, **limits: Any) -> 
 @contextmanager
 def listen(service: TranslationService, settings: ServerSettings | None = None) -> Iterator[str]:
     """Run an application in a thread; give its address."""
+    import uvicorn
+
+    from dragoman.serving.app import build_app
+
     server = uvicorn.Server(uvicorn.Config(build_app(service, settings or ServerSettings()), log_config=None, loop="asyncio"))
     with socket.socket() as server_socket:
         server_socket.bind(("127.0.0.1", 0))

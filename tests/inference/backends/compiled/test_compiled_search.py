@@ -371,7 +371,7 @@ class ThreeThreadModel:
 
 @pytest.mark.parametrize(
     ("name", "num_groups", "max_workers"),
-    [("until the beam is full", SOURCES, 0), ("until the beam is full", 2, 2), ("greedy", 2, 2), ("greedy", 1, 2)],
+    [("until the beam is full", SOURCES, 0), ("until the beam is full", 2, 2), ("greedy", 1, 2)],
 )
 def test_thread_groups_equal_one_thread(
     inference_models: list[InferenceModel], name: str, num_groups: int, max_workers: int
