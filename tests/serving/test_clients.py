@@ -55,6 +55,10 @@ def test_keys_see_their_own_things_only(keys: Path) -> None:
         assert client.post("/v1/translate", json=fields, headers=BERT).status_code == 404
         assert client.post("/v1/translate", json=fields, headers=ANNA).status_code == 200
         assert client.get("/v2/glossaries", headers=BERT).json() == {"glossaries": []}
+        group = glossary.replace("v2", "v3")
+        assert client.get("/v3/glossaries", headers=BERT).json() == {"glossaries": []}
+        assert client.patch(group, json={"name": "mine"}, headers=BERT).status_code == 404
+        assert client.patch(group, json={"name": "mine"}, headers=ANNA).json()["name"] == "mine"
         assert len(client.get("/v2/glossaries", headers=ANNA).json()["glossaries"]) == 1
         client.post("/v2/translate", json={"text": ["four"], "source_lang": "EN", "target_lang": "DE"}, headers=ANNA)
         usage = [client.get("/v2/usage", headers=key).json()["character_count"] for key in (ANNA, BERT)]

@@ -56,6 +56,23 @@ def test_libretranslate_answers_with_an_address(client: TestClient) -> None:
     assert (settings["filesTranslation"], settings["supportedFilesFormat"]) == (True, list(SUFFIXES))
 
 
+def test_prefix_of_a_proxy_is_in_the_address() -> None:
+    """The header has no effect without --proxy, and for the path of a route, so it does not get around a key."""
+    fields = {"source": "en", "target": "de", "api_key": "key"}
+    for proxies, prefix, expected in [
+        (("127.0.0.1",), "/mt/", "http://testserver/mt/download_file/"),
+        (("127.0.0.1",), "/a b", "http://testserver/download_file/"),
+        ((), "/mt", "http://testserver/download_file/"),
+    ]:
+        settings = ServerSettings(proxies=proxies, api_keys=ApiKeys([bytes.fromhex(hash_key("key"))]))
+        with make_client(make_service(), settings) as client:
+            headers = {"X-Forwarded-Prefix": prefix}
+            answer = client.post("/translate_file", data=fields, files={"file": ("a.html", PAGE)}, headers=headers)
+            assert answer.json()["translatedFileUrl"].startswith(expected)
+            headers = {"X-Forwarded-Prefix": "/download_file"}
+            assert client.get("/download_file/languages", headers=headers).status_code == 404
+
+
 def test_own_routes_show_progress_and_flags(client: TestClient, tmp_path: Path) -> None:
     files = {"file": ("a.json", b'{"a": "one", "b": "two big and small red things"}')}
     answer = client.post("/v1/files", data={"source": "en", "target": "de"}, files=files)

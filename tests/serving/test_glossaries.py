@@ -7,6 +7,8 @@ from typing import Any
 
 import deepl
 import pytest
+from deepl.api_data import MultilingualGlossaryDictionaryEntries as Dictionary
+from deepl.api_data import MultilingualGlossaryInfo
 
 from capital_letters import CapitalTranslator, listen, make_client, make_models, make_service
 from dragoman.serving import glossary_store
@@ -42,6 +44,47 @@ def test_package_of_deepl_keeps_glossaries(tmp_path: Path, monkeypatch: pytest.M
     assert [stored.id for stored in GlossaryStore(tmp_path).list_all()] == [glossary.glossary_id]
 
 
+def test_package_of_deepl_keeps_glossaries_of_several_pairs(tmp_path: Path) -> None:
+    """A dictionary may be renamed, extended, replaced and deleted, and a glossary of one pair is in the list, too."""
+    models = make_models((CapitalTranslator(), ("en", "de")), (CapitalTranslator(), ("en", "fr")))
+    german, french = ("EN", "DE"), ("EN", "FR")
+    with listen(TranslationService(models, ServerLimits()), ServerSettings(glossary_dir=tmp_path)) as url:
+        client = deepl.DeepLClient("key", server_url=url, send_platform_info=False)
+
+        def count(glossary: MultilingualGlossaryInfo) -> dict[tuple[str, str], int]:
+            return {(item.source_lang, item.target_lang): item.entry_count for item in glossary.dictionaries}
+
+        pets = client.create_multilingual_glossary(
+            "pets", [Dictionary(*german, {"dog": "Hund"}), Dictionary(*french, {"dog": "chien", "cat": "chat"})]
+        )
+        plants = client.create_glossary("plants", *german, {"tree": "Baum"})
+        assert count(pets) == {german: 1, french: 2}
+        assert {item.glossary_id: item.name for item in client.list_multilingual_glossaries()} == {
+            pets.glossary_id: "pets", plants.glossary_id: "plants",
+        }  # fmt: skip
+        assert [item.glossary_id for item in client.list_glossaries()] == [plants.glossary_id]
+        for (_, target), word in ((german, "Hund"), (french, "chien")):
+            result = client.translate_text("A dog.", source_lang="EN", target_lang=target, glossary=pets)
+            assert isinstance(result, deepl.TextResult)
+            assert result.text == f"A DOG. {word}"
+        assert client.update_multilingual_glossary_name(pets, "animals").name == "animals"
+        changed = client.update_multilingual_glossary_dictionary(pets, Dictionary(*german, {"dog": "Köter", "cow": "Kuh"}))
+        assert (changed.name, count(changed)) == ("animals", {german: 2, french: 2})
+        (entries,) = client.get_multilingual_glossary_entries(pets, *german).dictionaries
+        assert str(entries.entries) == "dog\tKöter\ncow\tKuh"
+        assert client.replace_multilingual_glossary_dictionary(pets, Dictionary(*german, {"pig": "Schwein"})).entry_count == 1
+        client.delete_multilingual_glossary_dictionary(pets, source_lang="EN", target_lang="FR")
+        assert count(client.get_multilingual_glossary(pets.glossary_id)) == {german: 1}
+        client.update_multilingual_glossary_dictionary(plants.glossary_id, Dictionary(*french, {"tree": "arbre"}))
+        assert count(client.get_multilingual_glossary(plants.glossary_id)) == {german: 1, french: 1}
+        client.delete_multilingual_glossary(pets)
+        client.delete_multilingual_glossary(plants.glossary_id)
+        for call in (client.get_multilingual_glossary, client.delete_multilingual_glossary):
+            with pytest.raises(deepl.GlossaryNotFoundException):
+                call(pets.glossary_id)
+    assert GlossaryStore(tmp_path).list_all() == []
+
+
 WRONG_GLOSSARIES: list[tuple[dict[str, Any], str]] = [
     ({"name": ""}, "name: "),
     ({"target_lang": "ZZ"}, "zz is not supported"),
@@ -62,6 +105,12 @@ def test_wrong_glossary_is_one_line_in_the_shape_of_deepl() -> None:
         answer = client.post("/v2/glossaries", json=fields)
         assert (answer.status_code, list(answer.json())) == (400, ["message"])
         assert answer.json()["message"].startswith(message)
+        answer = client.post("/v3/glossaries", json={"name": fields.pop("name"), "dictionaries": [fields]})
+        assert (answer.status_code, list(answer.json())) == (400, ["message"])
+        assert answer.json()["message"].removeprefix("dictionaries[0].").startswith(message)
+    incomplete: list[dict[str, Any]] = [{"name": "x"}, {"dictionaries": []}]
+    for missing in incomplete:
+        assert client.post("/v3/glossaries", json=missing).json()["message"].endswith("not specified.")
     wrong_requests: list[tuple[dict[str, Any], int, str]] = [
         ({"glossary_id": "../x", "source_lang": "EN"}, 404, "Glossary not found"),
         ({"glossary_id": "x"}, 400, "source_lang: a request with a glossary"),

@@ -27,6 +27,7 @@ from capital_letters import CapitalTranslator, listen, make_models, make_service
 from dragoman.catalog import by_name
 from dragoman.errors import RecipeError
 from dragoman.serving import command
+from dragoman.serving.addresses import format_url
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.server import build_server, serve
 from dragoman.serving.service import TextRequest, TranslationService
@@ -337,6 +338,14 @@ def test_address_in_use_is_one_line(option: str) -> None:
         )
         with raises_code("invalid-option", port, option):
             serve(lambda: pytest.fail("the models are loaded"), settings)
+
+
+def test_address_of_ipv6_is_in_brackets() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        assert format_url(ServerSettings(host="::1"), other) == f"http://[::1]:{port}/"
+        with raises_code("invalid-option", f"[::1]:{port}: the server cannot listen there"):
+            serve(lambda: pytest.fail("the models are loaded"), ServerSettings(host="::1", port=port))
 
 
 def test_address_in_use_is_refused_before_models_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:

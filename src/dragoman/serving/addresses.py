@@ -26,7 +26,12 @@ def bind_addresses(settings: ServerSettings, stack: ExitStack) -> tuple[socket.s
 
 def format_url(settings: ServerSettings, server_socket: socket.socket) -> str:
     """Return the address of the page."""
-    return f"http://{settings.host}:{server_socket.getsockname()[1]}/"
+    return f"http://{_format_address(settings.host, server_socket.getsockname()[1])}/"
+
+
+def _format_address(host: str, port: int) -> str:
+    """Return host and port as a URL has them: an address of IPv6 is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _bind(host: str, port: int, options: str) -> socket.socket:
@@ -37,6 +42,7 @@ def _bind(host: str, port: int, options: str) -> socket.socket:
     except OSError as error:
         problem = (error.strerror or str(error)).partition(" (")[0]  # Python adds the address in brackets
         raise RecipeError(
-            f"{host}:{port}: the server cannot listen there ({problem.lower()}); give another address by {options}",
+            f"{_format_address(host, port)}: the server cannot listen there ({problem.lower()}); give another address by "
+            f"{options}",
             code="invalid-option",
         ) from error

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from dragoman.errors import DragomanError
 from dragoman.serving.deepl_api import build_deepl_router
+from dragoman.serving.deepl_glossaries import build_glossary_router
 from dragoman.serving.file_jobs import FileJobs
 from dragoman.serving.file_routes import build_file_router
 from dragoman.serving.glossary_store import GlossaryStore
@@ -58,6 +59,7 @@ def build_app(service: TranslationService, settings: ServerSettings) -> FastAPI:
     app.include_router(_build_health_router(service))
     app.include_router(build_libretranslate_router(service, settings))
     app.include_router(build_deepl_router(service, settings, glossaries))
+    app.include_router(build_glossary_router(service, glossaries))
     app.include_router(build_own_router(service, settings, glossaries))
     app.include_router(build_file_router(jobs, settings))
     app.include_router(build_openai_router(service))
@@ -78,7 +80,9 @@ class _AllowedPages(CORSMiddleware):
     """Headers that let a browser give answers to the pages that the operator allows."""
 
     def __init__(self, app: ASGIApp, policy: PagePolicy) -> None:
-        super().__init__(app, allow_methods=["GET", "POST", "DELETE"], allow_headers=["Authorization", "X-API-Key"])
+        super().__init__(
+            app, allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"], allow_headers=["Authorization", "X-API-Key"]
+        )
         self.policy = policy
 
     def is_allowed_origin(self, origin: str) -> bool:

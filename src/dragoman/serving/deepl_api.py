@@ -6,16 +6,15 @@ import asyncio
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import Field, field_validator
 
 from dragoman.documents.html_file import KEPT_TAGS
-from dragoman.formats.glossary_file import format_tsv_entries, parse_table
 from dragoman.inference.text_options import TextOptions
 from dragoman.languages import get_language
 from dragoman.serving.clients import identify_client
-from dragoman.serving.glossary_store import GlossaryStore, StoredGlossary
+from dragoman.serving.glossary_store import GlossaryStore
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.libretranslate_api import check_number_of_texts
 from dragoman.serving.model_set import iter_language_names
@@ -27,9 +26,6 @@ from dragoman.text.glossary import Glossary
 CHARACTER_LIMIT = 10**12
 """Limit that /v2/usage reports, because clients compare with it; nothing is counted against it."""
 TRANSLATE_EXAMPLE = {"text": ["Good <b>morning</b>."], "source_lang": "EN", "target_lang": "DE", "tag_handling": "html"}
-GLOSSARY_EXAMPLE = {
-    "name": "fruit", "source_lang": "en", "target_lang": "de", "entries": "apple\tApfel", "entries_format": "tsv",
-}  # fmt: skip
 Formality = Literal["default", "prefer_more", "prefer_less"]
 """Values that ask for a formality only where there is one."""
 LIST_FIELDS = frozenset(("text", "ignore_tags", "splitting_tags", "non_splitting_tags", "outline_detection_tags"))
@@ -57,16 +53,6 @@ class DeeplFields(RequestFields):
         """Read a list whose items may hold several names with commas between them."""
         names = value if isinstance(value, list) else [value]
         return [name.strip() for item in names for name in item.split(",")] if all(isinstance(x, str) for x in names) else value
-
-
-class GlossaryFields(RequestFields):
-    """Fields of a new glossary."""
-
-    name: Annotated[str, Field(min_length=1, max_length=1024)]
-    source_lang: Annotated[str, Field(min_length=2, max_length=40)]
-    target_lang: Annotated[str, Field(min_length=2, max_length=40)]
-    entries: str
-    entries_format: Literal["tsv", "csv"] = "tsv"
 
 
 class LanguagesFields(RequestFields):
@@ -130,63 +116,6 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
         count = service.usage.count(identify_client(request.scope).owner)
         return JSONResponse({"character_count": count, "character_limit": CHARACTER_LIMIT})
 
-    router.include_router(_build_glossary_router(service, glossaries))
-    return router
-
-
-def _build_glossary_router(service: TranslationService, glossaries: GlossaryStore) -> APIRouter:
-    """Return the routes of glossaries."""
-    router = APIRouter()
-    creation_lock = asyncio.Lock()
-
-    @router.get("/glossary-language-pairs")
-    async def glossary_pairs() -> JSONResponse:
-        """List the pairs of languages that glossaries may have: those that one model translates."""
-        pairs = [{"source_lang": source, "target_lang": target} for source, target in sorted(service.models.steps)]
-        return JSONResponse({"supported_languages": pairs})
-
-    @router.post("/glossaries", openapi_extra=describe_fields(GlossaryFields, GLOSSARY_EXAMPLE), status_code=201)
-    async def create_glossary(request: Request) -> JSONResponse:
-        """Store a glossary."""
-        fields = check_fields(GlossaryFields, await read_fields(request), missing="Parameter '{name}' not specified.")
-        source, target = get_language(fields.source_lang), get_language(fields.target_lang)
-        if len(service.models.find_route(source, target)) != 1:
-            raise HttpError(400, f"no model translates {source} to {target} in one step, so it has no glossaries")
-        client = identify_client(request.scope)
-
-        def store() -> StoredGlossary:
-            lines = [line.removesuffix("\r") for line in fields.entries.split("\n")]
-            delimiter = "," if fields.entries_format == "csv" else "\t"
-            entries = list(parse_table(lines, delimiter, "entries", source, target))
-            return glossaries.add(fields.name, source, target, entries, client)
-
-        async with creation_lock:  # in a thread, because a long glossary would hold up the other requests
-            stored = await asyncio.to_thread(store)
-        return JSONResponse(_describe_glossary(stored), 201)
-
-    @router.get("/glossaries")
-    async def list_glossaries(request: Request) -> JSONResponse:
-        """List the glossaries."""
-        stored = glossaries.list_all(identify_client(request.scope).owner)
-        return JSONResponse({"glossaries": list(map(_describe_glossary, stored))})
-
-    @router.get("/glossaries/{glossary_id}")
-    async def get_glossary(request: Request, glossary_id: str) -> JSONResponse:
-        """Return a glossary without its terms."""
-        return JSONResponse(_describe_glossary(glossaries.get(glossary_id, identify_client(request.scope).owner)))
-
-    @router.get("/glossaries/{glossary_id}/entries")
-    async def get_entries(request: Request, glossary_id: str) -> Response:
-        """Return the terms of a glossary as tab-separated values."""
-        stored = glossaries.get(glossary_id, identify_client(request.scope).owner)
-        return Response(format_tsv_entries(stored.entries), media_type="text/tab-separated-values")
-
-    @router.delete("/glossaries/{glossary_id}", status_code=204)
-    async def delete_glossary(request: Request, glossary_id: str) -> Response:
-        """Delete a glossary."""
-        glossaries.delete(glossary_id, identify_client(request.scope).owner)
-        return Response(status_code=204)
-
     return router
 
 
@@ -199,19 +128,7 @@ def _find_glossary(fields: DeeplFields, glossaries: GlossaryStore, owner: str) -
         raise HttpError(400, "glossary_ids: the server uses one glossary for a request; give one")
     if not fields.source_lang:
         raise HttpError(400, "source_lang: a request with a glossary has to name the language of its texts")
-    return glossaries.get_index(ids[0], owner)
-
-
-def _describe_glossary(stored: StoredGlossary) -> dict[str, Any]:
-    return {
-        "glossary_id": stored.id,
-        "name": stored.name,
-        "ready": True,
-        "source_lang": stored.source_language,
-        "target_lang": stored.target_language,
-        "creation_time": stored.creation_time,
-        "entry_count": len(stored.entries),
-    }
+    return glossaries.get_index(ids[0], owner, (fields.source_lang, fields.target_lang))
 
 
 def _read_options(fields: DeeplFields) -> TextOptions:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.io.storage import atomic_write, make_dirs
+from dragoman.languages import is_same_language
 from dragoman.serving.clients import ANYBODY, Requester, has_share
 from dragoman.serving.http_errors import HttpError
 from dragoman.text.glossary import Glossary, GlossaryEntry
@@ -32,12 +33,16 @@ PARTIAL_SECONDS = 600.0
 QUOTA_EXCEEDED = 456
 """DeepL's HTTP status for a quota that is used up."""
 
+Pair = tuple[str, str]
+"""Source language and target language."""
+
 
 @dataclass(frozen=True)
 class StoredGlossary:
     """Glossary with its name, its pair of languages, and the time of its creation in ISO 8601.
 
     client: name of the client that sent it; empty for one that the operator has put into the folder, which all may read
+    group: id that it has in common with those of other pairs, or empty
     """
 
     id: str
@@ -47,6 +52,12 @@ class StoredGlossary:
     creation_time: str
     entries: tuple[GlossaryEntry, ...]
     client: str = ""
+    group: str = ""
+
+    def has_pair(self, pair: Pair) -> bool:
+        """Return whether it is of a pair of languages; an empty code fits any."""
+        own = self.source_language, self.target_language
+        return all(not code or is_same_language(code, other) for code, other in zip(pair, own, strict=True))
 
 
 class GlossaryStore:
@@ -72,6 +83,7 @@ class GlossaryStore:
         target_language: str,
         entries: Sequence[GlossaryEntry],
         client: Requester = ANYBODY,
+        group: str = "",
     ) -> StoredGlossary:
         """Store a glossary.
 
@@ -82,11 +94,19 @@ class GlossaryStore:
         self._check_room(len(glossary.entries), client)
         created = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         stored = StoredGlossary(
-            str(uuid.uuid4()), name, source_language, target_language, created, glossary.entries, client.name
+            str(uuid.uuid4()), name, source_language, target_language, created, glossary.entries, client.name, group
         )
+        self._write(stored)
+        return stored
+
+    def rename(self, stored: StoredGlossary, name: str) -> None:
+        """Give a glossary another name."""
+        self._write(replace(stored, name=name))
+
+    def _write(self, stored: StoredGlossary) -> None:
         if self._folder is not None:
             make_dirs(self._folder)
-            with atomic_write(self._folder / f"{stored.id}.json") as stream:
+            with atomic_write(self._folder / f"{stored.id}.json", overwrite=True) as stream:
                 json.dump(asdict(stored), stream, ensure_ascii=False)
         elif self._is_shared:
             raise HttpError(
@@ -97,7 +117,6 @@ class GlossaryStore:
             )
         else:
             self._in_memory[stored.id] = stored
-        return stored
 
     def _check_room(self, num_entries: int, client: Requester) -> None:
         """Raise HttpError if the glossaries are too many or too large, those of all clients or the share of this one."""
@@ -132,18 +151,43 @@ class GlossaryStore:
             raise HttpError(404, "Glossary not found", "unknown-glossary")
         return stored
 
-    def get_index(self, glossary_id: str, owner: str = "") -> Glossary:
-        """Return a glossary for translation. Raises HttpError for an unknown id."""
-        return self._index(self.get(glossary_id, owner))
+    def get_group(self, group: str, owner: str = "", *, to_change: bool = False) -> list[StoredGlossary]:
+        """Return the glossaries of a group, or the one with this id.
+
+        to_change: the owner changes or deletes them
+
+        Raises HttpError for an unknown id, and for a glossary of the operator that the owner would change.
+        """
+        members = [stored for stored in self.list_all(owner) if (stored.group or stored.id) == group]
+        if not members:
+            raise HttpError(404, "Glossary not found", "unknown-glossary")
+        if to_change:
+            for stored in members:
+                _check_owner(stored, owner)
+        return members
+
+    def get_index(self, glossary_id: str, owner: str = "", pair: Pair = ("", "")) -> Glossary:
+        """Return a glossary for translation: the one of its group for a pair of languages, if there is one.
+
+        Raises HttpError for an unknown id.
+        """
+        with suppress(HttpError):
+            if (stored := self.get(glossary_id, owner)).has_pair(pair):
+                return self._index(stored)
+        members = self.get_group(glossary_id, owner)
+        return self._index(find_pair(members, pair) or members[0])
 
     def delete(self, glossary_id: str, owner: str = "") -> None:
         """Delete a glossary. Raises HttpError for an unknown id, and for a glossary of the operator."""
-        if owner and self.get(glossary_id, owner).client != owner:
-            raise HttpError(403, "the glossary belongs to the operator of the server, who alone deletes it", "not-owner")
-        self.get(glossary_id)
+        _check_owner(self.get(glossary_id, owner), owner)
         self._in_memory.pop(glossary_id, None)
         if self._folder is not None and _is_id(glossary_id):
             (self._folder / f"{glossary_id}.json").unlink(missing_ok=True)
+
+
+def find_pair(glossaries: Iterable[StoredGlossary], pair: Pair) -> StoredGlossary | None:
+    """Return the first glossary of a pair of languages, or None."""
+    return next((stored for stored in glossaries if stored.has_pair(pair)), None)
 
 
 def _remove_partial_files(folder: Path) -> None:
@@ -152,6 +196,11 @@ def _remove_partial_files(folder: Path) -> None:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > PARTIAL_SECONDS:
                 path.unlink()
+
+
+def _check_owner(stored: StoredGlossary, owner: str) -> None:
+    if owner and stored.client != owner:
+        raise HttpError(403, "the glossary belongs to the operator of the server, who alone deletes it", "not-owner")
 
 
 def _is_visible(stored: StoredGlossary, owner: str) -> bool:

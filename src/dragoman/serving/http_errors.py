@@ -31,7 +31,7 @@ class HttpError(Exception):
     def write_body(self, path: str) -> bytes:
         """Return the body in the shape of the API that the path belongs to."""
         content: dict[str, Any] = {"error": self.message}
-        if path.startswith("/v2/"):
+        if path.startswith(("/v2/", "/v3/")):
             content = {"message": self.message}
         elif path.startswith("/v1/"):
             content = {"error": {"code": self.code, "message": self.message}}

@@ -313,7 +313,7 @@ def _check_number_of_weights(characters: int, hypotheses: int) -> None:
 def _find_glossary(fields: TranslationFields, glossaries: GlossaryStore, owner: str) -> Glossary | None:
     """Return the glossary of a request, or None if it has none. Raises HttpError for an unknown id and too many terms."""
     if isinstance(fields.glossary, str):
-        return glossaries.get_index(fields.glossary, owner)
+        return glossaries.get_index(fields.glossary, owner, (fields.source or "", fields.target))
     if fields.glossary is None:
         return None
     entries = [term.to_entry() for term in fields.glossary]
