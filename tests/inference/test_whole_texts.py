@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.inference import text_division
 from dragoman.inference.text_division import divide
 from dragoman.inference.text_options import ModelLimits, TextOptions
 from dragoman.inference.translation_result import Translation
@@ -243,3 +244,17 @@ def test_alternatives_of_a_text_combine_those_of_its_segments() -> None:
 
     (result,) = translate_texts(["one two. Three"], ENGLISH, translate)
     assert (result.text, result.alternatives) == ("ONE TWO. THREE", ("One Two. Three",))
+
+
+@pytest.mark.parametrize("text", [
+    "The <b>old</b> house stands.", "A <a href='x'><b>word</b> more</a> here", "Two. <b>Three.</b>", "<b>One</b>",
+    "a <p>b</p> c", "One <b> two</b> ", "a <b>  b</b>", "a <b></b> b", "x <br/> y", " <i>edge</i> text", "<i>x</i> y",
+    "plain", "", "A. B", "a &amp; b", "a <b>\nb</b>", "Dr. <b>Who</b> is in.", "a <i>b. C</i> d",
+])  # fmt: skip
+@pytest.mark.parametrize("markup", ["html", "xml"])
+def test_one_sentence_is_divided_as_any_text(text: str, markup: Markup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The direct way gives what the general one gives."""
+    options = TextOptions(markup, "en", "de", keep_line_breaks=False)
+    direct = list(divide(text, options))
+    monkeypatch.setattr(text_division, "_is_one_sentence", lambda *arguments: False)
+    assert direct == list(divide(text, options))

@@ -262,9 +262,9 @@ def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[
 
 def _loses_words(before: str, after: str) -> bool:
     """Return whether a text beside codes lost most of its letters, as `in %d seconds` that became `in %d`."""
-    num_after = sum(map(str.isalpha, after))
-    if num_after >= MIN_LETTERS_KEPT * len(before):
-        return False
+    for text in (after[: len(before) // 2], after):  # half of most translations has enough letters
+        if (num_after := sum(map(str.isalpha, text))) >= MIN_LETTERS_KEPT * len(before):
+            return False
     num_before = sum(map(str.isalpha, before))
     return num_before >= MIN_LETTERS and num_after < MIN_LETTERS_KEPT * num_before
 

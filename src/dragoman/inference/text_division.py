@@ -51,9 +51,44 @@ def count_segments(text: str, options: TextOptions) -> int:
 def divide(text: str, options: TextOptions) -> Iterator[Piece]:
     """Yield the segments of a text and what stands between them; written one after the other, they are the text."""
     coded = read_codes(text, options)
+    if _is_one_sentence(text, coded, options):
+        yield coded
+        return
     blocks = set(_list_breaks(coded.parts, options)) if _has_break(coded.parts) else set()
     _add_blocks(coded.parts, options, blocks)
     yield from _divide_blocks(coded.parts, options, blocks, is_escaped=coded.is_escaped)
+
+
+def _is_one_sentence(text: str, coded: CodedText, options: TextOptions) -> bool:
+    """Return whether a text is one sentence of words and pairs of inline tags around words, which nothing divides.
+
+    So are most texts, and this is fast. False if it is not certain.
+    """
+    if "&" in text or _SPACE_RUN.search(text) or options.detects_outline or not _has_inline_pairs_only(coded.parts, options):
+        return False
+    if len(coded.parts) == 1 and isinstance(coded.parts[0], Element):
+        return False
+    words = coded.clean.text
+    return (
+        0 < len(words) <= MAX_SENTENCE_CHARACTERS
+        and not words[0].isspace()
+        and not words[-1].isspace()
+        and split_sentences(words, options.source_language) == [(0, len(words))]
+    )
+
+
+def _has_inline_pairs_only(parts: Sequence[Part], options: TextOptions) -> bool:
+    """Return whether the codes are pairs of inline tags, in each of which there is something."""
+    return all(
+        isinstance(part, str)
+        or (
+            isinstance(part, Element)
+            and part.parts != ()
+            and not _is_tag_of_block(part, options)
+            and _has_inline_pairs_only(part.parts, options)
+        )
+        for part in parts
+    )
 
 
 def read_codes(text: str, options: TextOptions) -> CodedText:

@@ -5,9 +5,10 @@ A unit is what `text.projection` places codes beside, and a piece is a token. Ma
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -48,47 +49,48 @@ def _weigh_together(translations: Sequence[Translation], pairs: Sequence[UnitPai
     shapes = [(len(rows), len(rows[0]) if rows else 0) for rows in all_rows]
     weights_NPT = np.zeros((len(all_rows), max(columns for _, columns in shapes), max(rows for rows, _ in shapes)))
     for own_PT, rows, (num_rows, num_columns) in zip(weights_NPT, all_rows, shapes, strict=True):
-        weights = np.fromiter(chain.from_iterable(rows), np.float64, num_rows * num_columns)
-        own_PT[:num_columns, :num_rows] = weights.reshape(num_rows, num_columns).T
+        format_of_row = f"{num_columns}d"
+        packed = b"".join([struct.pack(format_of_row, *row) for row in rows])
+        own_PT[:num_columns, :num_rows] = np.frombuffer(packed).reshape(num_rows, num_columns).T
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     source_pieces = [item.source_tokens[:columns] for item, (_, columns) in zip(translations, shapes, strict=True)]
     shares = _match_pieces(source_pieces, sources)
-    by_source_unit = shares.sum_by_unit(weights_NPT[shares.texts_K, shares.pieces_K])
-    source_starts, target_starts = ([0, *accumulate(len(side.words) for side in sides)] for sides in (sources, targets))
-    widths = np.diff(source_starts)
-    weights_NST = np.zeros((len(pairs), max(widths, default=0), weights_NPT.shape[2]))
-    weights_NST[np.repeat(np.arange(len(pairs)), widths), _count_from_zero(widths)] = by_source_unit
+    weights_NST = shares.sum_by_unit(weights_NPT[shares.texts_K, shares.pieces_K])
     shares = _match_pieces([item.tokens[:rows] for item, (rows, _) in zip(translations, shapes, strict=True)], targets)
-    by_unit = shares.sum_by_unit(weights_NST[shares.texts_K, :, shares.pieces_K])
-    totals = shares.sum_by_unit(np.ones((len(shares.parts_K), 1)))
-    by_unit /= np.where(totals == 0, 1, totals)
-    for first, stop, width in zip(target_starts, target_starts[1:], widths, strict=False):
-        yield by_unit[first:stop, :width]
+    weights_NTS = shares.sum_by_unit(weights_NST[shares.texts_K, :, shares.pieces_K])
+    totals_NT1 = shares.sum_by_unit(np.ones((len(shares.parts_K), 1)))
+    weights_NTS /= np.where(totals_NT1 == 0, 1, totals_NT1)
+    for own_TS, source, target in zip(weights_NTS, sources, targets, strict=True):
+        yield own_TS[: len(target.words), : len(source.words)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
     """Pieces of texts, and the units that they lie in (K pairs), in the order of both.
 
-    texts_K, pieces_K: number of the text, and of the piece in it
-    units_K: number of the unit, counted through all texts
+    texts_K, pieces_K, units_K: number of the text, and of the piece and the unit in it
     parts_K: share of the piece that lies in the unit
+    shape: number of texts (N), and most units of one (U)
     """
 
     texts_K: Numbers
     pieces_K: Numbers
     units_K: Numbers
     parts_K: Floats
-    num_units: int
+    shape: tuple[int, int]
 
     def sum_by_unit(self, values_KM: Floats) -> Floats:
-        """Return the sum of the values of the pieces of each unit, by share, which changes the values. (number of units, M)"""
-        sums = np.zeros((self.num_units, values_KM.shape[1]))
-        if len(self.units_K):
-            values_KM *= self.parts_K[:, None]
-            starts = np.flatnonzero(np.diff(self.units_K, prepend=-1))
-            sums[self.units_K[starts]] = np.add.reduceat(values_KM, starts)
-        return sums
+        """Return the sum of the values of the pieces of each unit, by share, which changes the values. (N, U, M)"""
+        sums_UM = np.zeros((self.shape[0] * self.shape[1], values_KM.shape[1]))
+        values_KM *= self.parts_K[:, None]
+        units_K = self.texts_K * self.shape[1] + self.units_K
+        places = np.flatnonzero(np.diff(units_K, prepend=-1))  # of the first piece of each unit, and then of the next ones
+        counts = np.diff(places, append=len(units_K))
+        sums_UM[units_K[places]] = values_KM[places]
+        while (has_more := counts > 1).any():
+            places, counts = places[has_more] + 1, counts[has_more] - 1
+            sums_UM[units_K[places]] += values_KM[places]
+        return sums_UM.reshape(*self.shape, -1)
 
 
 def _match_pieces(pieces_of_texts: Sequence[Sequence[str]], texts: Sequence[UnitText]) -> _Shares:
@@ -101,17 +103,15 @@ def _match_pieces(pieces_of_texts: Sequence[Sequence[str]], texts: Sequence[Unit
     origin = 0
     for pieces, text in zip(pieces_of_texts, texts, strict=True):
         own_starts, own_ends = _find_pieces(pieces, text.text)
-        origins.append(origin - min(own_starts, default=0))
+        origins.append(origin - (own_starts[0] if own_starts else 0))
         starts += own_starts
         ends += own_ends
         unit_starts += text.starts
         unit_ends += text.ends
         origin = origins[-1] + len(text.text) + 2
     num_pieces, num_units = [len(pieces) for pieces in pieces_of_texts], [len(text.words) for text in texts]
-    piece_starts_P, piece_ends_P = (np.array(places, np.intp) + np.repeat(origins, num_pieces) for places in (starts, ends))
-    unit_starts_U, unit_ends_U = (
-        np.array(places, np.intp) + np.repeat(origins, num_units) for places in (unit_starts, unit_ends)
-    )
+    piece_starts_P, piece_ends_P = (_to_array(places) + np.repeat(origins, num_pieces) for places in (starts, ends))
+    unit_starts_U, unit_ends_U = (_to_array(places) + np.repeat(origins, num_units) for places in (unit_starts, unit_ends))
     firsts_P = np.searchsorted(unit_ends_U, piece_starts_P, "right")
     counts_P = np.searchsorted(unit_starts_U, piece_ends_P, "left") - firsts_P
     counts_P[(counts_P < 0) | (piece_starts_P == piece_ends_P)] = 0
@@ -121,7 +121,12 @@ def _match_pieces(pieces_of_texts: Sequence[Sequence[str]], texts: Sequence[Unit
     lengths_K -= np.maximum(unit_starts_U[units_K], piece_starts_P[pairs_K])
     parts_K = lengths_K / np.bincount(pairs_K, lengths_K, len(counts_P))[pairs_K]
     texts_K = np.repeat(np.arange(len(texts)), num_pieces)[pairs_K]
-    return _Shares(texts_K, _count_from_zero(num_pieces)[pairs_K], units_K, parts_K, sum(num_units))
+    units_K -= (np.cumsum(num_units) - num_units)[texts_K]
+    return _Shares(texts_K, _count_from_zero(num_pieces)[pairs_K], units_K, parts_K, (len(texts), max(num_units)))
+
+
+def _to_array(numbers: Sequence[int]) -> Numbers:
+    return np.fromiter(numbers, np.intp, len(numbers))
 
 
 def _count_from_zero(counts: Sequence[int] | Numbers) -> Numbers:

@@ -32,10 +32,15 @@ MAX_NGRAM_EXCESS = 2
 MAX_BLOCK_EXCESS = 3
 """Or if a block is repeated at once, over this many units more than in the source."""
 MIN_COPIED_WORDS = 4
+COUNTED_UNITS = 10_000
+"""Units that are counted by one call, which holds the interpreter."""
+MAX_FOUND_NUMBERS = 10
+"""Most numbers of a source that are looked for in a translation one by one, as they are written, which is fast."""
 MAX_CACHED_CHARACTERS = 4000
 
 _NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f]\d+)*")
 _CURRENCY = "$\u00a2-\u00a5\u20a0-\u20cf"
+_CURRENCY_SIGN = re.compile(f"[{_CURRENCY}]")
 # What a number has beside it that is written with digits.
 _SIGN_BEFORE = re.compile(rf"[{_CURRENCY}\u00b1]\s?\Z")
 _SIGN_BEHIND = re.compile(rf"\s?[{_CURRENCY}%\u2030\u00b0\u00b1\u00b2\u00b3]")
@@ -81,7 +86,11 @@ def check_translation(
 
 def _run_checks(source: str, translation: str, target_language: str, length_ratios: LengthRatios | None) -> tuple[Check, ...]:
     failed: list[Check] = []
-    if _NUMBER.search(source) and (_misses_number(source, translation) or _misses_currency(source, translation)):
+    numbers = _NUMBER.findall(source)
+    is_repeated = len(numbers) <= MAX_FOUND_NUMBERS and all("1" <= item[0] <= "9" and item in translation for item in numbers)
+    if (not is_repeated and _misses_number(source, translation)) or (
+        numbers and _CURRENCY_SIGN.search(source) and _misses_currency(source, translation)
+    ):
         failed.append("numbers")
     if "://" in source and _list_addresses(source, "://") - _list_addresses(translation, "://"):
         failed.append("urls")
@@ -159,8 +168,9 @@ def _list_addresses(text: str, mark: str) -> Counter[str]:
 def repeats_itself(source: str, translation: str) -> bool:
     """Return whether a translation repeats words that its source does not repeat."""
     units = _list_units(translation)
-    # Each unit of a repeated block has an equal unit before it, and so have the four units of a repeated 4-gram.
-    if len(units) - len(set(units)) < min(MAX_BLOCK_EXCESS, NGRAM):
+    # A repeated 4-gram has three units in a row that are there twice, and so has a block repeated over three units.
+    num_rows = max(len(units) - 2, 0)
+    if len(units) <= COUNTED_UNITS and len(set(zip(units, units[1:], units[2:], strict=False))) == num_rows:
         return False
     for count, excess in ((_count_top_ngram, MAX_NGRAM_EXCESS), (_count_repeated, MAX_BLOCK_EXCESS)):
         if (num_repeated := count(units)) >= excess and num_repeated - count(_list_units(source)) >= excess:
@@ -170,10 +180,6 @@ def repeats_itself(source: str, translation: str) -> bool:
 
 def _list_units(text: str) -> list[str]:
     return list_units(text.lower()) if text.isascii() else [unit.casefold() for unit in list_units(text)]
-
-
-COUNTED_UNITS = 10_000
-"""Units that are counted by one call, which holds the interpreter."""
 
 
 def _count_top_ngram(units: Sequence[str]) -> int:
@@ -204,6 +210,9 @@ def _ends_early(source: str, translation: str) -> bool:
 
 
 def _is_copied(source: str, translation: str) -> bool:
+    first, other = source[:1].casefold(), translation[:1].casefold()
+    if first.isalpha() and other.isalpha() and first[0] != other[0]:  # so begin most
+        return False
     sides = ((word.casefold() for word in text.split() if any(map(str.isalpha, word))) for text in (source, translation))
     num_words = 0
     for word, other in zip_longest(*sides):

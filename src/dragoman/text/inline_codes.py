@@ -307,9 +307,9 @@ def list_equal_tags(source: str, translation: str, opaque: frozenset[str] = froz
         return None
     texts, new_texts = pieces[::4], new_pieces[::4]
     if len(texts) > 1:
-        kept, names = opaque | OPAQUE_TAGS, pieces[3::4]
-        is_kept = not kept.isdisjoint(names) or not kept.isdisjoint(map(str.lower, names)) or "lang" in source.lower()
-        if is_kept or list(map(bool, texts)) != list(map(bool, new_texts)):
+        names = pieces[3::4]
+        kept_names = [name for name in names if name in opaque or name.lower() in opaque or name.lower() in OPAQUE_TAGS]
+        if kept_names or "lang" in source.lower() or list(map(bool, texts)) != list(map(bool, new_texts)):
             return None
     return texts, new_texts
 

@@ -164,7 +164,7 @@ class _Sentence:
             raise ValueError(f"weights: their shape is {weights_TS.shape}, and the texts have {shape} units")
         self.slots, self.is_escaped, self.source = coded.clean.slots, coded.is_escaped, source
         self.target, self.weights_TS = _join_units(target, weights_TS.reshape(shape))
-        self.target_kinds = [0 if word.isalnum() else _get_kind(word) for word in self.target.words]
+        self.target_kinds = bytes([0 if word.isalnum() else _get_kind(word) for word in self.target.words])
 
     def list_elements(self, slots: Sequence[Slot]) -> dict[int, range]:
         """Return the source units of each slot that has some: of no point, and of no element without text."""
@@ -227,9 +227,8 @@ class _SentenceBatch:
         divisors_NT[divisors_NT == 0] = 1
         self._sums_NTS /= divisors_NT[:, :, None]
         self.shares_NTS = weights_NTS[:, :, 1:] / divisors_NT[:, :, None]
-        self._kinds = np.array(
-            [sentence.target_kinds + [0] * (self.size - len(sentence.target_kinds)) for sentence in sentences]
-        )
+        kinds = b"".join([sentence.target_kinds.ljust(self.size, b"\0") for sentence in sentences])
+        self._kinds = np.frombuffer(kinds, np.uint8).reshape(len(sentences), self.size)
 
     def write(self) -> Iterator[str]:
         """Yield the translations with their codes. Elements that are in no other are searched together."""

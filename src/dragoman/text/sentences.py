@@ -70,10 +70,13 @@ def split_sentences(text: str, language: str, protected: Sequence[Span] = ()) ->
     language: code of the text's language, which selects the abbreviations; an empty code uses the common rules alone
     protected: spans inside which no sentence ends, such as tags, placeholders and addresses, in ascending order
     """
+    spans: list[Span] = []
+    if _MARK.search(text, 0, len(text) - 1) is None:  # so are most texts in documents
+        _append_stripped(spans, text, 0, len(text))
+        return spans
     language = get_language(language)
     pattern = _GREEK_SENTENCE_END if language == "el" else _SENTENCE_END
     starts, ends = [start for start, _ in protected], [end for _, end in protected]
-    spans: list[Span] = []
     start = len(text) - len(text.lstrip())
     position = 0
     for mark in _MARK.finditer(text):
