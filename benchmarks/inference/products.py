@@ -18,6 +18,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba import njit
+from numba.extending import intrinsic
 
 from dragoman.inference.backends.compiled.cpu_features import build_tile_config, can_use_amx, get_instruction_set
 from dragoman.inference.backends.compiled.kernels.instruction_sets import AVX512_VNNI, TARGET_VARIABLE
@@ -34,8 +35,14 @@ ROUNDS = 100
 """Rounds of each measurement, of which the fastest counts. A round takes some milliseconds."""
 VECTOR_BYTES, TILE_PRODUCTS = 64, 16 * 16 * 64
 REPEATS = 200_000
-dot_accumulate, dot_accumulate_two = simd.dot_accumulate, simd.dot_accumulate_two
+dot_accumulate_two = simd.dot_accumulate_two
 splat_i32, reduce_sum_i32, load = simd.splat_i32, simd.reduce_sum_i32, memory.load_i32x16
+
+
+@intrinsic
+def dot_accumulate(typing, sums, inputs, weights):
+    return simd.i32x16(*[simd.i32x16] * 3), lambda context, builder, signature, args: simd.emit_dot_product(builder, *args)
+
 
 if INSTRUCTION_SET.max_lane_weights is None:
     PRODUCTS = VECTOR_BYTES

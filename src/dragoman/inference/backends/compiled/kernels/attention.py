@@ -89,7 +89,7 @@ def _make_sum_functions(num_queries, num_vectors, has_float32):
 
         return tuple_type(tuple_type, tuple_type), codegen
 
-    return make_zeros(len(tuple_type)), add_products, add_sums
+    return make_zeros(tuple_type), add_products, add_sums
 
 
 @kernel

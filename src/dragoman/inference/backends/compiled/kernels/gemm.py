@@ -9,6 +9,9 @@ never change a result.
 from __future__ import annotations
 
 import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from dragoman.inference.backends.compiled.kernels.amx import (
     configure_tiles,
@@ -24,28 +27,34 @@ from dragoman.inference.backends.compiled.kernels.epilogue import store_outputs
 from dragoman.inference.backends.compiled.kernels.gemm_avx2 import multiply_chunks
 from dragoman.inference.backends.compiled.kernels.gemm_f32 import multiply_floats
 from dragoman.inference.backends.compiled.kernels.memory import (
+    element_pointer,
     load_f32,
     load_f32x16,
-    load_i8x64,
     load_i32x16,
-    load_splat_i8x4,
+    make_sum_storer,
     prefetch,
     store_f32,
     store_i8x16,
-    store_i32x16,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
+    I8,
+    I32,
+    I32X16,
+    I64,
     absolute,
     convert_i32_to_f32,
-    dot_accumulate,
-    inline_kernel,
+    emit_dot_product,
+    i32x16,
+    keep_separate,
     kernel,
+    make_zeros,
     maximum,
     minimum,
     reduce_max,
     round_f32_to_i32,
     splat,
     splat_i32,
+    splat_lanes,
 )
 from dragoman.inference.backends.compiled.kernels.structs import (
     ACCUMULATOR_STRIDE,
@@ -67,9 +76,11 @@ def quantize_rows(x, num_rows, width, workspace, nonnegative):
     """Quantize each row of x (N, I) to 0 … 255 or to -127 … 127, with its step, and add the offset of its bytes."""
     for row in range(num_rows):
         start = row * width
-        max_abs = splat(0.0)
-        for column in range(0, width, LANES):
+        max_abs = other_max_abs = splat(0.0)  # two, so that neither waits for the other
+        for column in range(0, width - LANES, 2 * LANES):
             max_abs = maximum(max_abs, absolute(load_f32x16(x, start + column)))
+            other_max_abs = maximum(other_max_abs, absolute(load_f32x16(x, start + column + LANES)))
+        max_abs = maximum(maximum(max_abs, other_max_abs), absolute(load_f32x16(x, start + width - LANES)))
         step_size = max(reduce_max(max_abs) / (2 * INT8_MAX + 1 if nonnegative else INT8_MAX), MIN_SCALE)
         store_f32(workspace.row_scales, row, np.float32(step_size))
         scale, offset = splat(1.0 / step_size), splat_i32(NONNEGATIVE_OFFSET if nonnegative else SIGNED_OFFSET)
@@ -106,154 +117,110 @@ def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_co
             store_outputs(result, linear, output, y, index, workspace)
 
 
-@kernel
-def multiply_four_rows(linear, first, workspace, row, num_rows, num_quads):
-    """Compute the sums of up to four rows and 64 outputs, and prefetch the weights of the next 64 outputs.
-
-    num_rows: rows from `row` on. If there are less than four, the last one takes the places of the others.
-        The first four rows prefetch all these weights, or half of them if four others follow.
-    """
-    panel_size, input_stride = num_quads * VECTOR_BYTES, workspace.input_stride
-    weights, accumulators = linear.weights, workspace.accumulators
-    prefetch_offset = first + (4 + min(row // 2, 2)) * panel_size
-    prefetch_step = VECTOR_BYTES if row < 8 else 0
-    later_offset, later_step = first + 6 * panel_size, VECTOR_BYTES if row == 0 and num_rows < 8 else 0
-    last = num_rows - 1
-    second, third, fourth = min(last, 1) * input_stride, min(last, 2) * input_stride, min(last, 3) * input_stride
-    zero = splat_i32(0)
-    a = b = c = d = (zero, zero, zero, zero)
-    for quad in range(num_quads):
-        offset, input_offset = first + quad * VECTOR_BYTES, row * input_stride + 4 * quad
-        panel_weights = (
-            load_i8x64(weights, offset),
-            load_i8x64(weights, offset + panel_size),
-            load_i8x64(weights, offset + 2 * panel_size),
-            load_i8x64(weights, offset + 3 * panel_size),
-        )
-        prefetch(weights, prefetch_offset + quad * prefetch_step)
-        prefetch(weights, prefetch_offset + panel_size + quad * prefetch_step)
-        prefetch(weights, later_offset + quad * later_step)
-        prefetch(weights, later_offset + panel_size + quad * later_step)
-        a = _accumulate_four(a, load_splat_i8x4(workspace.quantized_inputs, input_offset), panel_weights)
-        b = _accumulate_four(b, load_splat_i8x4(workspace.quantized_inputs, input_offset + second), panel_weights)
-        c = _accumulate_four(c, load_splat_i8x4(workspace.quantized_inputs, input_offset + third), panel_weights)
-        d = _accumulate_four(d, load_splat_i8x4(workspace.quantized_inputs, input_offset + fourth), panel_weights)
-    for row_offset, row_sums in enumerate((a, b, c, d)):
-        for panel in range(4):
-            store_i32x16(accumulators, panel * ACCUMULATOR_STRIDE + row_offset * LANES, row_sums[panel])
+# Panels of 16 outputs in a block.
+PANELS = OUTPUT_BLOCK // LANES
+ROWS_AT_ONCE = INSTRUCTION_SET.rows_at_once
 
 
-@kernel
-def multiply_two_rows(linear, first, workspace, row, num_quads):
-    """Compute the sums of two rows and 64 outputs, for 32 outputs at a time.
+def _make_multiplier(num_rows, num_panels):
+    """Return a kernel for this many rows, which computes the sums of so many panels of outputs in registers."""
+    tuple_type = types.UniTuple(i32x16, num_rows * num_panels)
+    make_zero_sums, store_sums = make_zeros(tuple_type), make_sum_storer(tuple_type, num_panels)
 
-    The first four rows prefetch the weights of the next 64 outputs.
-    """
-    panel_size, input_stride = num_quads * VECTOR_BYTES, workspace.input_stride
-    weights, accumulators = linear.weights, workspace.accumulators
-    zero = splat_i32(0)
-    for panel in range(0, 4, 2):
-        a = b = (zero, zero)
-        prefetch_offset = first + (4 + min(row + panel // 2, 3)) * panel_size
-        prefetch_step = VECTOR_BYTES if row < 4 else 0
-        for quad in range(num_quads):
-            offset, input_offset = first + panel * panel_size + quad * VECTOR_BYTES, row * input_stride + 4 * quad
-            panel_weights = load_i8x64(weights, offset), load_i8x64(weights, offset + panel_size)
-            prefetch(weights, prefetch_offset + quad * prefetch_step)
-            a = _accumulate_two(a, load_splat_i8x4(workspace.quantized_inputs, input_offset), panel_weights)
-            b = _accumulate_two(b, load_splat_i8x4(workspace.quantized_inputs, input_offset + input_stride), panel_weights)
-        for row_offset, row_sums in enumerate((a, b)):
-            for next_panel in range(2):
-                index = (panel + next_panel) * ACCUMULATOR_STRIDE + row_offset * LANES
-                store_i32x16(accumulators, index, row_sums[next_panel])
+    @intrinsic
+    def add_products(typing, sums, inputs, input_stride, weights, panel_size):
+        """Add the products of four inputs of each row and of their weights."""
+
+        def codegen(context, builder, signature, args):
+            sums, inputs, input_stride, weights, panel_size = args
+            panels = []
+            for panel in range(num_panels):
+                offset = builder.mul(panel_size, I64(panel))
+                panels.append(builder.load(element_pointer(builder, weights, offset, I8, I32X16), align=1))
+            new_sums, old_sums = [], cgutils.unpack_tuple(builder, sums)
+            for row in range(num_rows):
+                offset = builder.mul(input_stride, I64(row))
+                quad = splat_lanes(builder, builder.load(element_pointer(builder, inputs, offset, I8, I32), align=1))
+                for panel, panel_weights in enumerate(panels):
+                    new_sums.append(emit_dot_product(builder, old_sums[row * num_panels + panel], quad, panel_weights))
+            return context.make_tuple(builder, tuple_type, new_sums)
+
+        return tuple_type(tuple_type, *[types.int64] * 4), codegen
+
+    @kernel
+    def multiply_some_rows(inputs, input_stride, weights, num_quads, next_weights, prefetch_step, accumulators):
+        """Compute the sums of these rows and 64 outputs. The memory of inputs holds all these rows, even if fewer are used.
+
+        inputs, weights: addresses of the first ones
+        next_weights: address of the first weights that are prefetched. prefetch_step: bytes from those of a quad to the next
+        """
+        keep_separate()
+        panel_size = num_quads * VECTOR_BYTES
+        for first_panel in range(0, PANELS, num_panels):
+            sums, quad_inputs, offset = make_zero_sums(), inputs, first_panel * panel_size
+            quad_weights, prefetched = weights + offset, next_weights + offset
+            for _ in range(num_quads):
+                sums = add_products(sums, quad_inputs, input_stride, quad_weights, panel_size)
+                for panel in range(num_panels):
+                    prefetch(prefetched, panel * panel_size)
+                quad_inputs += 4
+                quad_weights += VECTOR_BYTES
+                prefetched += prefetch_step
+            store_sums(sums, accumulators + 4 * first_panel * ACCUMULATOR_STRIDE)
+
+    return multiply_some_rows
+
+
+multiply_one_row, multiply_two_rows = _make_multiplier(1, 4), _make_multiplier(2, 2)
+multiply_four_rows, multiply_six_rows = _make_multiplier(4, 4), _make_multiplier(6, 4)
 
 
 @kernel
-def multiply_one_row(linear, first, workspace, row, num_quads):
-    """Compute the sums of one row and 64 outputs, and prefetch the weights of the next 64 outputs."""
-    panel_size = num_quads * VECTOR_BYTES
-    weights = linear.weights
-    zero = splat_i32(0)
-    a = (zero, zero, zero, zero)
-    for quad in range(num_quads):
-        offset = first + quad * VECTOR_BYTES
-        panel_weights = (
-            load_i8x64(weights, offset),
-            load_i8x64(weights, offset + panel_size),
-            load_i8x64(weights, offset + 2 * panel_size),
-            load_i8x64(weights, offset + 3 * panel_size),
-        )
-        for panel in range(4, 8):
-            prefetch(weights, offset + panel * panel_size)
-        inputs = load_splat_i8x4(workspace.quantized_inputs, row * workspace.input_stride + 4 * quad)
-        a = _accumulate_four(a, inputs, panel_weights)
-    for panel in range(4):
-        store_i32x16(workspace.accumulators, panel * ACCUMULATOR_STRIDE, a[panel])
-
-
-@inline_kernel
-def _accumulate_two(sums, x, weights):
-    return dot_accumulate(sums[0], x, weights[0]), dot_accumulate(sums[1], x, weights[1])
-
-
-@inline_kernel
-def _accumulate_four(sums, x, weights):
-    return (
-        dot_accumulate(sums[0], x, weights[0]),
-        dot_accumulate(sums[1], x, weights[1]),
-        dot_accumulate(sums[2], x, weights[2]),
-        dot_accumulate(sums[3], x, weights[3]),
-    )
-
-
-@inline_kernel
-def multiply_rows_by_fours(linear, first, workspace, row, num_rows, num_quads):
-    """Compute the sums of some of the rows and 64 outputs, and return their number. The sums of four rows stay in registers."""
+def multiply_rows(num_rows, *arguments):
+    """Compute the sums of some of the rows and 64 outputs in registers, and return their number."""
     if num_rows == 1:
-        multiply_one_row(linear, first, workspace, row, num_quads)
+        multiply_one_row(*arguments)
         return 1
-    multiply_four_rows(linear, first, workspace, row, num_rows, num_quads)
-    return min(num_rows, 4)
-
-
-@inline_kernel
-def multiply_rows_by_twos(linear, first, workspace, row, num_rows, num_quads):
-    """Compute the sums of some of the rows and 64 outputs, and return their number. The sums of two rows stay in registers."""
-    if num_rows >= 2:
-        multiply_two_rows(linear, first, workspace, row, num_quads)
+    if ROWS_AT_ONCE == 2:
+        multiply_two_rows(*arguments)
         return 2
-    multiply_one_row(linear, first, workspace, row, num_quads)
-    return 1
-
-
-@inline_kernel
-def multiply_rows_in_chunks(linear, first, workspace, row, num_rows, num_quads):
-    """Compute the sums of some of the rows and 64 outputs, and return their number. One row's sums stay in registers."""
-    num_done = min(num_rows, 2 * TILE_ROWS)
-    if num_done == 1:
-        multiply_one_row(linear, first, workspace, row, num_quads)
-    else:
-        multiply_chunks(linear, first, workspace, row, num_done, num_quads)
-    return num_done
-
-
-multiply_rows_in_registers = multiply_rows_by_fours if INSTRUCTION_SET.rows_at_once == 4 else multiply_rows_by_twos
-multiply_rows = multiply_rows_in_chunks if INSTRUCTION_SET.rows_at_once == 1 else multiply_rows_in_registers
+    if num_rows > 8 or 5 <= num_rows <= 6:
+        multiply_six_rows(*arguments)
+        return min(num_rows, 6)
+    multiply_four_rows(*arguments)
+    return min(num_rows, 4)
 
 
 @kernel
 def multiply_vectors(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
-    """Multiply by vectors, some rows at once."""
+    """Multiply by vectors, some rows at once. Together they prefetch the weights of the next block."""
     num_blocks, num_quads = linear.padded_outputs // OUTPUT_BLOCK, -(-width // VECTOR_BYTES) * LANES
+    block_size = PANELS * num_quads * VECTOR_BYTES
+    num_groups = -(-num_rows // ROWS_AT_ONCE)
+    prefetch_step = -(-VECTOR_BYTES // num_groups)
     for block in range(column // OUTPUT_BLOCK, end_column // OUTPUT_BLOCK):
-        first = (layer * num_blocks + block) * OUTPUT_BLOCK * 4 * num_quads
-        row = np.int64(0)
+        first, row = (layer * num_blocks + block) * block_size, np.int64(0)
+        next_weights = linear.weights + first + block_size
         while row < num_rows:
-            num_done = multiply_rows(linear, first, workspace, row, num_rows - row, num_quads)
+            num_done = min(num_rows - row, 2 * TILE_ROWS)
+            if ROWS_AT_ONCE == 1 and num_done > 1:
+                multiply_chunks(linear, first, workspace, row, num_done, num_quads)
+            else:
+                num_done = multiply_rows(
+                    num_rows - row,
+                    workspace.quantized_inputs + row * workspace.input_stride,
+                    workspace.input_stride,
+                    linear.weights + first,
+                    num_quads,
+                    next_weights,
+                    prefetch_step,
+                    workspace.accumulators,
+                )
             dequantize_block(
                 linear, layer, y, row_stride, row, num_done, block * OUTPUT_BLOCK, np.int64(OUTPUT_BLOCK), workspace
             )
             row += num_done
+            next_weights += num_quads * prefetch_step
 
 
 @kernel

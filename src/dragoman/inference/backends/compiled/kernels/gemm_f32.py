@@ -18,6 +18,7 @@ from dragoman.inference.backends.compiled.kernels.instruction_sets import AVX512
 from dragoman.inference.backends.compiled.kernels.memory import (
     element_pointer,
     load_f32x16,
+    make_sum_storer,
     prefetch,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
@@ -66,20 +67,7 @@ def _make_sum_functions(num_rows, num_panels):
 
         return tuple_type(tuple_type, types.int64, indices, *[types.int64] * 3), codegen
 
-    @intrinsic
-    def store_sums(typing, sums, address):
-        """Store the sums as floats in the layout of `Workspace.accumulators`."""
-
-        def codegen(context, builder, signature, args):
-            for number, vector in enumerate(cgutils.unpack_tuple(builder, args[0])):
-                row, panel = divmod(number, num_panels)
-                index = I64(panel * ACCUMULATOR_STRIDE + row * LANES)
-                builder.store(vector, element_pointer(builder, args[1], index, F32, F32X16), align=1)
-            return context.get_dummy_value()
-
-        return types.void(tuple_type, types.int64), codegen
-
-    return make_zeros(len(tuple_type)), add_products, store_sums
+    return make_zeros(tuple_type), add_products, make_sum_storer(tuple_type, num_panels)
 
 
 # Panels whose sums, for four rows and for one, fit into the registers and do not wait for each other.

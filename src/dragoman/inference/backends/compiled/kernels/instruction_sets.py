@@ -44,7 +44,7 @@ X86_64_V3 = frozenset({"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "mo
 X86_64_V4 = X86_64_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 # Not every processor with VNNI has tiles: `Workspace.tile_config` tells the kernels.
 AVX512_VNNI = InstructionSet(
-    "avx512_vnni", "x86_64", X86_64_V4 | {"avx512vnni"}, "x86-64-v4", "+avx512vnni,+amx-tile,+amx-int8", "unsigned", 4
+    "avx512_vnni", "x86_64", X86_64_V4 | {"avx512vnni"}, "x86-64-v4", "+avx512vnni,+amx-tile,+amx-int8", "unsigned", 6
 )
 AVX_VNNI = InstructionSet("avx_vnni", "x86_64", X86_64_V3 | {"avxvnni"}, "x86-64-v3", "+avxvnni", "unsigned", 2)
 AVX2 = InstructionSet("avx2", "x86_64", X86_64_V3, "x86-64-v3", "", "unsigned", 1, MAX_LANE_WEIGHTS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dragoman.inference.backends.compiled.kernels.simd import (
@@ -26,7 +27,7 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     i32x16,
     splat_lanes,
 )
-from dragoman.inference.backends.compiled.kernels.structs import LANES
+from dragoman.inference.backends.compiled.kernels.structs import ACCUMULATOR_STRIDE, LANES
 
 F16_MAX = 65504.0
 
@@ -78,6 +79,23 @@ store_i32x16 = _make_storer(I32, i32x16, I32X16)
 store_i32 = _make_storer(I32, types.int32, I32)
 store_i64 = _make_storer(I64, types.int64, I64)
 store_f64 = _make_storer(F64, types.float64, F64)
+
+
+def make_sum_storer(tuple_type, num_panels):
+    """Return an intrinsic that stores sums, so many panels of each row, in the layout of `Workspace.accumulators`."""
+
+    @intrinsic
+    def store_sums(typing, sums, address):
+        def codegen(context, builder, signature, args):
+            for number, vector in enumerate(cgutils.unpack_tuple(builder, args[0])):
+                row, panel = divmod(number, num_panels)
+                index = I64(panel * ACCUMULATOR_STRIDE + row * LANES)
+                builder.store(vector, element_pointer(builder, args[1], index, I32, vector.type), align=1)
+            return context.get_dummy_value()
+
+        return types.void(tuple_type, types.int64), codegen
+
+    return store_sums
 
 
 @intrinsic

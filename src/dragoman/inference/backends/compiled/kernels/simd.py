@@ -83,6 +83,17 @@ def splat_lanes(builder, number):
 
 
 @intrinsic
+def keep_separate(typing):
+    """Keep the function that calls this apart from its callers, so that their values take none of its registers."""
+
+    def codegen(context, builder, signature, args):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
 def reduce_sum_i32(typing, vector):
     """Return the sum of 16 integers."""
 
@@ -102,14 +113,14 @@ def splat(typing, number):
     return f32x16(number), codegen
 
 
-def make_zeros(count):
-    """Return an intrinsic that makes a tuple of vectors of zeros."""
-    tuple_type = types.UniTuple(f32x16, count)
+def make_zeros(tuple_type):
+    """Return an intrinsic that makes a tuple of vectors of zeros. tuple_type: a `UniTuple` of vectors"""
 
     @intrinsic
     def make_zero_vectors(typing):
         def codegen(context, builder, signature, args):
-            return context.make_tuple(builder, tuple_type, [ir.Constant(F32X16, [0.0] * LANES)] * count)
+            zero = ir.Constant(tuple_type.dtype.llvm_type, [0] * LANES)
+            return context.make_tuple(builder, tuple_type, [zero] * len(tuple_type))
 
         return tuple_type(), codegen
 
@@ -126,18 +137,13 @@ def splat_i32(typing, number):
     return i32x16(number), codegen
 
 
-@intrinsic
-def dot_accumulate(typing, sum_, inputs, weights):
+def emit_dot_product(builder, sum_, inputs, weights):
     """Add to each sum four products of bytes of inputs and weights. No step of it saturates.
 
     inputs: unsigned bytes on x86, signed bytes with NEON
     weights: signed bytes, -127 … 127, or within the limit of `InstructionSet.max_lane_weights`
     """
-
-    def codegen(context, builder, signature, args):
-        return _DOT_PRODUCTS[INSTRUCTION_SET.name](builder, *args)
-
-    return i32x16(i32x16, i32x16, i32x16), codegen
+    return _DOT_PRODUCTS[INSTRUCTION_SET.name](builder, sum_, inputs, weights)
 
 
 def _dot_avx512_vnni(builder, sum_, inputs, weights):
