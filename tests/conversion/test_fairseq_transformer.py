@@ -255,7 +255,6 @@ def add_tensor(name: str, *shape: int) -> Callable[[dict[str, Any]], object]:
         ),
         (add_tensor("extra", 1), "conversion-unsupported", "extra"),
         (add_tensor("encoder.layernorm_embedding.bias", 32), "conversion-unsupported", "layernorm"),
-        (add_tensor("encoder.embed_tokens.weight", 9, 32), "source-damaged", "(9, 32)"),
         (lambda state: state["decoder.layers.0.fc1.bias"].fill_(torch.inf), "source-damaged", "feed_forward.inner.bias"),
         (add_tensor("decoder.layers.0.layer_norms.7.bias", 32), "conversion-unsupported", "norms.7"),
         (add_tensor("decoder.layers.0.self_attn.in_proj_bias", 7), "conversion-unsupported", "in_proj"),

@@ -12,7 +12,6 @@ import pytest
 import sentencepiece as spm
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import dragoman
 from dragoman.bundle import load_bundle
@@ -221,8 +220,6 @@ def test_old_tables_of_positions_are_checked(folder: Path, tmp_path: Path) -> No
         ("config.json", {"decoder_start_token_id": 1}, "conversion-unsupported", "decoder_start_token_id"),
         ("config.json", {"model_type": "nllb-moe"}, "unknown-format", "huggingface-m2m100"),
         ("config.json", {"vocab_size": 50}, "source-damaged", "vocab_size"),
-        ("config.json", {"vocab_size": 10**12}, "source-damaged", "1000000000000 tokens"),
-        ("config.json", {"vocab_size": 400}, "source-damaged", "400 tokens"),
         ("config.json", {"pad_token_id": 7}, "source-damaged", "pad_token_id"),
         ("config.json", {"d_model": 64}, "source-damaged", "shape"),
         ("config.json", {"encoder_layers": 10**9}, "source-damaged", "model.encoder.layers.2"),
@@ -242,27 +239,6 @@ def test_false_settings_raise(
     file_name: str, changes: dict[str, Any], code: str, name: str, folder: Path, tmp_path: Path
 ) -> None:
     change_json(folder / file_name, **changes)
-    with raises_code(code, name, str(folder)):
-        dragoman.convert(folder, tmp_path / "bundle")
-    assert not (tmp_path / "bundle").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "name"),
-    [
-        (lambda tensors: tensors.pop("model.decoder.layer_norm.bias"), "source-damaged", "model.decoder.layer_norm.bias"),
-        (lambda tensors: tensors.update(extra=torch.zeros(1)), "conversion-unsupported", "extra"),
-        (lambda tensors: tensors["model.shared.weight"].fill_(torch.nan), "source-damaged", "output"),
-        (lambda tensors: tensors.update({"model.shared.weight": torch.zeros(9)}), "source-damaged", "(9,)"),
-        (lambda tensors: tensors.update({"model.encoder.layers.0.fc1.bias": torch.zeros(9)}), "source-damaged", "inner.bias"),
-    ],
-)
-def test_false_tensors_raise(
-    change: Callable[[dict[str, Tensor]], object], code: str, name: str, folder: Path, tmp_path: Path
-) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors")
     with raises_code(code, name, str(folder)):
         dragoman.convert(folder, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()

@@ -721,19 +721,14 @@ def test_damaged_manifest_is_prepared_again(subtests: pytest.Subtests, text: Pat
     for damage in [
         "",
         "{",
-        "[]",
-        "null",
         '{"digest": "DIGEST", "inputs": {}, "files": {}, "pair_counts": {"train": {"kept": 3}}}',
-        '{"digest": "DIGEST", "inputs": {}, "files": {}, "pair_counts": [3]}',
         '{"digest": "DIGEST", "inputs": {}, "files": 3, "pair_counts": {}}',
         '{"digest": "DIGEST", "inputs": 3, "files": {}, "pair_counts": {}}',
-        '{"digest": "DIGEST", "inputs": {"TEXT/train.en": 3}, "files": {}, "pair_counts": {}}',
         '{"digest": "DIGEST", "inputs": {"TEXT/train.en": {"sha256": 3}}, "files": {}, "pair_counts": {}}',
         '{"digest": "DIGEST", "inputs": {"TEXT/train.en": {"settled": true, "bytes": BYTES, "mtime_ns": TIME}}, "files": {}, '
         f'"pair_counts": {{"train": {STATS_JSON}}}}}',
         '{"digest": "DIGEST", "files": {}, "pair_counts": {}}',
         "[" * 100_000,
-        "\ud800",
     ]:
         with subtests.test(damage=damage):
             prepare_text(text)
@@ -1051,36 +1046,17 @@ def make_mistake(text: Path, mistake: str) -> list[str]:
             write_file(text / "train.de", random_sentences(59, 2))
         case "missing":
             (text / "train.de").unlink()
-        case "missing valid":
-            (text / "valid.tsv").unlink()
-        case "bad valid":
-            write_file(text / "valid.tsv", ["bala\tmara", "bala"])
-        case "empty valid":
-            write_file(text / "valid.tsv", ["\t"])
         case "too long":
             write_file(text / "train.en", [*lines[:59], "bala " * 90])
             return ["data.max_length=60", "data.overlong_pairs=error"]
-        case "small vocabulary":
-            return ["tokenizer.vocab_size=9"]
-        case "large vocabulary":
-            return ["tokenizer.vocab_size=90000"]
         case "no model":
             return ["tokenizer.model_file=none.model"]
         case "bad model":
             (text / "bad.model").write_bytes(b"no model")
             return ["tokenizer.model_file=bad.model"]
-        case "no codes":
-            return [*subwords, "tokenizer.codes_file=none.codes"]
         case "bad codes":
             write_file(text / "bad.codes", ["#version: 0.2", "b a", "b a l"])
             return [*subwords, "tokenizer.codes_file=bad.codes"]
-        case "bad tokens":
-            write_file(text / "dict.txt", ["bala 3", "bala 2"])
-            return [*subwords, "tokenizer.vocab_file=dict.txt"]
-        case "wrong glob":
-            return ["data.train={file='*.nothing'}"]
-        case "no ending":
-            return ["data.train={file='train.en'}"]
     return []
 
 
@@ -1088,19 +1064,10 @@ MISTAKES = {
     "not UTF-8": "train.en, line 50: not UTF-8 (byte 0xff at column 6)",
     "unequal": "train.de has 59 lines but ",
     "missing": "train.de: there is no such file (data.root = ",
-    "missing valid": "valid.tsv: there is no such file (data.root = ",
-    "bad valid": "valid.tsv, line 2: 1 tab-separated columns",
-    "empty valid": "valid.tsv: no pair is left (1 pairs with an empty side dropped",
     "too long": "train.en:60: ",
-    "small vocabulary": "tokenizer.vocab_size = 9: is too small",
-    "large vocabulary": "tokenizer.vocab_size = 90000: is more than",
     "no model": "none.model: cannot be read: No such file or directory",
     "bad model": "bad.model (tokenizer.model_file): is not a SentencePiece model",
-    "no codes": "none.codes: cannot be read: No such file or directory",
     "bad codes": "bad.codes (tokenizer.codes_file), line 3: 'b a l' is not a merge",
-    "bad tokens": "dict.txt (tokenizer.vocab_file), line 2: 'bala' occurs twice",
-    "wrong glob": "*.nothing: there is no such file",
-    "no ending": "train.en: the ending '.en' does not name a format",
 }
 
 
@@ -1112,7 +1079,7 @@ def test_error_keeps_old_files(text: Path, mistake: str, monkeypatch: pytest.Mon
     settings = make_mistake(text, mistake)
     message = error_message(lambda: prepare_text(text, *settings), DragomanError)
     assert MISTAKES[mistake] in message
-    assert str(text) in message or "vocabulary" in mistake
+    assert str(text) in message
     assert has_no_other_files(text)
     assert read_files(text.parent / "data") == expected
 
