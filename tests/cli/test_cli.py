@@ -284,6 +284,7 @@ def test_translate_writes_alignments(
     assert (tmp_path / "links").read_text().splitlines() == expected_links
     assert any(expected_links)
     assert "links: exists already" in run_cli(*words).line
+    assert "links: is the name of two outputs" in run_cli(*words, "--overwrite", "-o", tmp_path / "links").line
 
 
 def test_decoding_options_reach_the_search(run_cli: RunCli, bundle: Path, sources: list[str], corpus: Path) -> None:

@@ -160,8 +160,6 @@ def translate(args: TranslateOptions) -> None:
         return
     source, decoding = parse_file_and_settings(args.arguments)
     add_languages(decoding, args.source_language, args.target_language)
-    if args.output is not None and args.alignments is not None and args.output.resolve() == args.alignments.resolve():
-        raise usage_error(f"-o and --alignments both name {args.output}; give two names")
     input_paths = [source, args.constraints, args.bundle, *args.ensemble, args.adapter, args.shortlist, args.glossary]
     check_output_paths(args.output, args.alignments, overwrite=args.overwrite, input_paths=input_paths)
     if source is not None and (note := _describe_document(source)):

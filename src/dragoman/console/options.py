@@ -303,15 +303,18 @@ def treat_termination_as_interrupt() -> None:
 def check_output_paths(*output_paths: Path | None, overwrite: bool, input_paths: Iterable[Path | None] = ()) -> None:
     """Raise OutputError if an output path exists and may not be replaced, or if it is an input.
 
+    Raises UsageError if two of the paths are equal.
+
     output_paths: paths that the command writes; None stands for an output that is not asked for
     input_paths: paths that the same command reads; nothing may replace them
     """
     from dragoman.io.storage import check_path_is_free
 
     existing_inputs = [source for source in input_paths if source is not None]
-    for path in output_paths:
-        if path is None:
-            continue
+    outputs = [path for path in output_paths if path is not None]
+    for number, path in enumerate(outputs):
+        if path.resolve() in [other.resolve() for other in outputs[:number]]:
+            raise usage_error(f"{path}: is the name of two outputs; give two names")
         if path == Path("-"):
             raise OutputError("-: cannot be standard output for this command; give the name of a file")
         if _is_standard_input(path) or any(_is_same_or_inside(source, path) for source in existing_inputs):

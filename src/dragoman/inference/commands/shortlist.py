@@ -16,11 +16,10 @@ from dragoman.console.options import (
     output_path_option,
     overwrite_option,
     to_option,
-    usage_error,
 )
 from dragoman.runtime.counts import format_count
 
-MAX_TOKENS = 100_000
+TOKENS = click.IntRange(1, 100_000)
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,12 @@ class ShortlistOutput:
 @from_option
 @output_path_option("Folder to write.", required=True)
 @overwrite_option("Replace a shortlist that exists.")
-@click.option("--per-token", default=48, show_default=True, help="Target tokens kept for each source token, at most.")
-@click.option("--frequent", default=512, show_default=True, help="Most frequent target tokens, which are always computed.")
+@click.option(
+    "--per-token", type=TOKENS, default=48, show_default=True, help="Target tokens kept for each source token, at most."
+)
+@click.option(
+    "--frequent", type=TOKENS, default=512, show_default=True, help="Most frequent target tokens, which are always computed."
+)
 @json_option()
 def shortlist(
     bundle: Path,
@@ -74,9 +77,6 @@ def shortlist(
     from dragoman.inference.forced_decoder import build_forced_decoder
     from dragoman.inference.lexical_shortlist import build_shortlist
 
-    for name, value in (("--per-token", per_token), ("--frequent", frequent)):
-        if not 1 <= value <= MAX_TOKENS:
-            raise usage_error(f"{name} = {value}: 1 to {MAX_TOKENS} are allowed")
     check_output_paths(output, overwrite=overwrite, input_paths=[source, target, bundle])
     sources, targets = read_parallel_lines(source, target)
     loaded_bundle = load_bundle(bundle)

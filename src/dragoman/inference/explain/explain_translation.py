@@ -99,7 +99,6 @@ def explain(
         notes.insert(0, f"The decoder reads the language token {pieces} before its output.")
     notes += _describe_score(translator.recipe.model)
     _check_length(len(prompt) + len(output_ids) + finished, get_max_positions([model]), "the translation")
-    suppressed_ids = (*FORBIDDEN_IDS, *tokenizer.target.reserved_ids)
     explanation = explain_output(
         translator.bundle,
         source,
@@ -108,7 +107,7 @@ def explain(
         layer=layer,
         heads=heads,
         prompt=prompt,
-        suppressed_ids=suppressed_ids,
+        suppressed_ids=(*FORBIDDEN_IDS, *tokenizer.target.reserved_ids),
     )
     return replace(
         explanation,

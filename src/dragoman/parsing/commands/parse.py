@@ -152,8 +152,6 @@ def parse(args: ParseOptions) -> None:
     _check_exclusive_options({**used_options, "--nbest": args.nbest is not None, "--min-score": args.min_score is not None})
     if args.nbest is not None:
         decoding["nbest"] = args.nbest
-    if args.output is not None and args.svg is not None and args.output.resolve() == args.svg.resolve():
-        raise usage_error(f"-o and --svg both name {args.svg}; give two names")
     check_output_paths(
         args.output, args.svg, overwrite=args.overwrite, input_paths=[source, args.tags, args.bundle, *args.ensemble]
     )
