@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,15 @@ from test_beam_search import (
     END,
     PENALTIES,
     TORCH,
+    Banned,
     ScoredOutput,
     Table,
     assert_outputs,
     decode,
     divisor,
     make_settings,
+    no_tokens,
+    reference_beam,
     search,
     to_outputs,
 )
@@ -40,10 +42,6 @@ from dragoman.decoding.topk import BlockTopK, find_best_candidates
 from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")
-
-Banned = Callable[[int, tuple[int, ...]], set[int]]
-"""(sentence, output so far) → tokens that may not come next."""
-
 
 Tokens = tuple[int, ...]
 
@@ -71,56 +69,6 @@ def constrain(
 
 def contains_phrase(tokens: Tokens, phrase: Tokens) -> bool:
     return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
-
-
-def no_tokens(sentence: int, tokens: tuple[int, ...]) -> set[int]:
-    return set()
-
-
-def masked_log_probs(table: Table, sentence: int, tokens: tuple[int, ...], banned: Banned) -> list[float]:
-    """Return the model's log-probabilities, with -inf for banned tokens."""
-    banned_ids = banned(sentence, tokens)
-    return [-math.inf if token in banned_ids else log_prob for token, log_prob in enumerate(table.log_probs(sentence, tokens))]
-
-
-def reference_beam(
-    table: Table,
-    sentence: int,
-    limit: int,
-    beam: int,
-    form: str,
-    alpha: float,
-    *,
-    early_stopping: str = "exhaustive",
-    nbest: int = 1,
-    banned: Banned = no_tokens,
-) -> list[ScoredOutput]:
-    """Return the outputs of tensor2tensor's beam search for one sentence, with lists, in double precision."""
-    alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    finished: list[ScoredOutput] = []
-    threshold = beam if early_stopping == "exhaustive" else nbest
-    for length in range(1, limit + 1):
-        expanded = [
-            (score + log_prob, (*tokens, token))
-            for score, tokens in alive
-            for token, log_prob in enumerate(masked_log_probs(table, sentence, tokens, banned))
-            if log_prob > -math.inf
-        ]
-        expanded = sorted(expanded, reverse=True)[: 2 * beam]
-        ends = [
-            (tokens[:-1], score / divisor(form, alpha, length), True)
-            for rank, (score, tokens) in enumerate(expanded)
-            if tokens[-1] == END and rank < (2 * beam if early_stopping != "beam_full" and beam > 1 else beam)
-        ]
-        finished = sorted(finished + ends, key=lambda output: -output[1])[:beam]
-        alive = [(score, tokens) for score, tokens in expanded if tokens[-1] != END][:beam]
-        best = alive[0][0] / divisor(form, alpha, limit) if alive else -math.inf
-        if length == limit or not alive or (len(finished) >= threshold and (beam == 1 or finished[threshold - 1][1] >= best)):
-            break
-        if early_stopping == "beam_full" and len(finished) == beam:
-            break
-    unfinished = [(tokens, score / divisor(form, alpha, length), False) for score, tokens in alive]
-    return [*finished, *unfinished][:beam]
 
 
 def assert_own_log_probs(hypothesis: Hypothesis, table: Table, sentence: int) -> None:
