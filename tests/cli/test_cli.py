@@ -29,7 +29,7 @@ import dragoman.console.input_windows
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import cleaned_corpus
-from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, SUBCOMMANDS, LazyGroup, cli, describe_interrupt, main
+from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, SUBCOMMANDS, LazyGroup, _StderrHandler, cli, describe_interrupt, main
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_setting, parse_toml, read_recipe, update_section
 from dragoman.config.card_config import CardConfig
 from dragoman.console.input_windows import is_live_input, read_windows
@@ -463,6 +463,16 @@ def test_log_messages_appear_once_on_stderr(
         assert run_cli("--version").code == 0
     logging.getLogger("dragoman.inference").info("reading")
     assert click.unstyle(capsys.readouterr().err).splitlines() == ["reading"]
+
+
+def test_log_has_the_cause_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = _StderrHandler()
+    try:
+        raise ValueError("the cause")
+    except ValueError:
+        handler.handle(logging.LogRecord("dragoman", logging.ERROR, "", 0, "request failed", (), sys.exc_info()))
+    lines = click.unstyle(capsys.readouterr().err).splitlines()
+    assert (lines[0], lines[-1]) == ("request failed", "ValueError: the cause")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import os
@@ -194,6 +195,41 @@ def test_job_ends_with_an_error_if_its_process_or_a_file_is_gone(tmp_path: Path,
         monkeypatch.setattr(dragoman.serving.file_jobs, "parse_document", lack_a_file)
         state = wait(client, client.post("/v1/files", **fields).json()["id"])
         assert (state["status"], state["error"]["code"]) == ("error", "internal-error")
+
+
+def test_full_disk_is_one_line_and_frees_the_part(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job whose state cannot be written either is removed."""
+    write, parts = Path.write_bytes, list[Path]()
+    fields: dict[str, Any] = {"data": {"source": "en", "target": "de"}, "files": {"file": ("a.txt", b"one")}}
+
+    def write_a_part(names: str, path: Path, content: bytes) -> int:
+        if path.name in names:
+            write(path, content[:1])
+            parts.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", lambda path, content: write_a_part("translation", path, content))
+    state = wait(client, client.post("/v1/files", **fields).json()["id"])
+    assert (state["status"], state["error"]["code"]) == ("error", "disk-full")
+    assert not parts[0].exists()
+    monkeypatch.setattr(Path, "write_bytes", lambda path, content: write_a_part("original", path, content))
+    answer = client.post("/v1/files", **fields)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk-full")
+    assert "No space left on device" in caplog.text
+    monkeypatch.undo()
+    text = Path.write_text
+
+    def fail(path: Path, content: str, **options: Any) -> int:
+        if '"done": 0' in content:
+            return text(path, content, **options)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    answer = client.post("/translate_file", **fields)
+    assert (answer.status_code, answer.json()["error"].partition(",")[0]) == (404, "the file does not exist")
 
 
 def test_uploads_at_the_same_time_do_not_pass_the_limit(tmp_path: Path) -> None:

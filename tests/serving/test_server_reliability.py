@@ -139,6 +139,40 @@ def test_others_have_their_turn_while_a_body_is_read() -> None:
     assert set(turns) >= set(range(1, len(parts)))
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_request_that_the_end_of_the_server_cancels_gets_an_answer(has_begun: bool) -> None:
+    """The server cancels requests that do not end in time. An answer that has begun is cut."""
+    sent: list[Any] = []
+    messages: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def run() -> None:
+        waits = asyncio.Event()
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            if has_begun:
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+            waits.set()
+            await asyncio.Future()
+
+        async def receive() -> dict[str, Any]:
+            return messages.pop() if messages else await asyncio.Future()
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        guard = RequestGuard(answer, settings=ServerSettings(), metrics=ServerMetrics())
+        scope = {"type": "http", "method": "POST", "path": "/v1/translate", "headers": [], "client": ("127.0.0.1", 1)}
+        task = asyncio.create_task(guard(scope, receive, send))  # type: ignore[arg-type]
+        await waits.wait()
+        task.cancel()
+        await asyncio.wait((task,))
+        assert task.cancelled() == has_begun
+
+    asyncio.run(run())
+    assert [message.get("status") for message in sent] == ([200] if has_begun else [503, None])
+    assert has_begun or json.loads(sent[1]["body"])["error"]["code"] == "server-stops"
+
+
 def test_requests_beyond_the_memory_are_refused_at_once() -> None:
     client = make_client(make_service(), ServerSettings(limits=ServerLimits(max_pending_bytes=40_000)))
     assert client.post("/translate", json={"q": "x", "source": "en", "target": "de"}).status_code == 200

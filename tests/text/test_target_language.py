@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from dragoman.text import language_identifier
+from dragoman.text import language_identifier, target_language
 from dragoman.text.language_identifier import make_identifier
 from dragoman.text.target_language import find_target_language
+from expected_errors import raises_code
 
 KEPT = (
     ("en", "de", "Wir haben das Haus gestern gesehen, und es ist nicht sehr groß."),
@@ -105,6 +107,28 @@ def test_threads_that_ask_at_the_same_time_read_the_tables_once(monkeypatch: pyt
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: make_identifier(norm_probs=False), range(4)))
     assert len(calls) == 1
+
+
+def test_full_folder_for_temporary_files_ends_the_check_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    langid = pytest.importorskip("py3langid.langid")
+
+    def fail(path: str) -> object:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(language_identifier, "_TABLES", language_identifier._Tables())
+    monkeypatch.setattr(langid.LanguageIdentifier, "from_model_file", fail)
+    target_language.load_identifier.cache_clear()
+    try:
+        for _ in range(2):
+            assert find_target_language(["Das ist ein ganz gewöhnlicher Satz."], "en", "de") == [False]
+    finally:
+        target_language.load_identifier.cache_clear()
+    assert len(caplog.messages) == 1
+    assert "no room for the model of py3langid (No space left on device); free some, or set TMPDIR" in caplog.text
+    with raises_code("disk-full", "TMPDIR"):
+        make_identifier(norm_probs=True)
 
 
 def test_tables_are_read_for_new_languages_and_at_most_three_times(monkeypatch: pytest.MonkeyPatch) -> None:

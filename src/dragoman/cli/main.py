@@ -261,7 +261,7 @@ def cli(ctx: click.Context, all_commands: bool, verbose: bool) -> None:
 
 class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        click.secho(record.getMessage(), err=True, dim=True)
+        click.secho(self.format(record), err=True, dim=True)
 
 
 def main() -> None:

@@ -342,7 +342,12 @@ class FileJobs:
                 logger.exception("translation of a file (%s) failed", suffix)
             answer = to_http_error(error)
             state = replace(state, status="error", error=answer.message, code=answer.code)
-        self._folders.write(state)
+            (self._folders.path / state.id / TRANSLATION).unlink(missing_ok=True)  # a part of it, if the disk is full
+        try:
+            self._folders.write(state)
+        except OSError:
+            logger.exception("the state of a file cannot be written; it is removed")
+            self._folders.remove(state.id)
 
     def _translate(self, state: JobState, request: FileRequest, loop: asyncio.AbstractEventLoop) -> tuple[JobState, bytes]:
         """Return the final state and the translation."""
@@ -379,7 +384,8 @@ class FileJobs:
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            self._folders.write(replace(state, done=done))
+            with suppress(OSError):  # a full disk; the translation may have room
+                self._folders.write(replace(state, done=done))
 
         def translate(lines: LineRequest) -> Sequence[Translation]:
             self._check_goes_on(state.id)

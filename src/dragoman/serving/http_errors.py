@@ -5,6 +5,7 @@ LibreTranslate answers `{"error": text}`, DeepL `{"message": text}`, and our own
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -59,4 +60,6 @@ def to_http_error(error: Exception) -> HttpError:
         return HttpError(504, "the request took too long; send fewer or shorter texts", "request-too-slow")
     if isinstance(error, DragomanError):
         return HttpError(400, str(error), error.code)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return HttpError(507, "the server has no room on its disk; ask its operator to free some", "disk-full")
     return HttpError(500, "internal error; the log of the server has the cause", "internal-error")

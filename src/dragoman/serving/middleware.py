@@ -28,7 +28,7 @@ from dragoman.serving.freed_memory import FreedMemory
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.metrics import ServerMetrics
 from dragoman.serving.page_policy import PagePolicy
-from dragoman.serving.request_queue import QueueFullError
+from dragoman.serving.request_queue import QueueClosedError, QueueFullError
 from dragoman.serving.service import ARRIVAL
 from dragoman.serving.settings import ApiKeys, ServerSettings
 
@@ -127,8 +127,10 @@ class RequestGuard:
         except (HttpError, QueueFullError) as error:
             if status == 499:
                 await send_error(send_and_watch, to_http_error(error), scope["path"])
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError:  # the time that the server gives requests to end is over
+            if status != 499:
+                raise
+            await send_error(send_and_watch, to_http_error(QueueClosedError()), scope["path"])
         except Exception as error:
             logger.exception("request failed")
             if status == 499:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from copy import copy
+from tempfile import gettempdir
 from threading import Lock
 from typing import Any
 
 import numpy as np
+
+from dragoman.errors import WriteError
 
 MAX_READINGS = 3
 """Readings of the tables, a second each. The last one keeps the scores of all languages, 27 MB."""
@@ -28,7 +31,7 @@ class _Tables:
     def get(self, languages: Collection[str] | None) -> Any:
         """Return an identifier that knows these languages, and others that were asked for; None for all languages.
 
-        Raises ImportError without py3langid.
+        Raises ImportError without py3langid, and WriteError if the folder for temporary files has no room for its model.
         """
         with self._lock:
             if self._languages is not None and (languages is None or not self._languages.issuperset(languages)):
@@ -38,7 +41,13 @@ class _Tables:
     def _read(self, languages: Collection[str] | None) -> None:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-        complete = LanguageIdentifier.from_model_file(MODEL_FILE)
+        try:
+            complete = LanguageIdentifier.from_model_file(MODEL_FILE)
+        except OSError as error:  # it unpacks its model there
+            raise WriteError(
+                f"{gettempdir()}: has no room for the model of py3langid ({error.strerror}); free some, or set TMPDIR",
+                code="disk-full",
+            ) from error
         if (former := self._identifier) is not None:  # identifiers that were made before keep its automaton
             complete.tk_nextmove, complete.tk_output, complete.tk_row = former.tk_nextmove, former.tk_output, former.tk_row
         self._num_readings += 1
@@ -67,7 +76,7 @@ def make_identifier(languages: Collection[str] | None = None, *, norm_probs: boo
     The first call takes a second.
     norm_probs: whether it returns probabilities, not log-probabilities
 
-    Raises ImportError without py3langid.
+    Raises ImportError without py3langid, and WriteError if the folder for temporary files has no room for its model.
     """
     identifier = _TABLES.get(languages)
     known = set(identifier.labels) if languages is None else set(languages) & set(identifier.labels)

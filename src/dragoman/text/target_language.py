@@ -8,14 +8,18 @@ A text about which py3langid is unsure has the language of the texts beside it; 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from dragoman.errors import WriteError
 from dragoman.languages import UNSPACED, get_language
 from dragoman.text.guards import SCRIPTS, get_script
 from dragoman.text.language_identifier import make_identifier
+
+logger = logging.getLogger("dragoman.text")
 
 MIN_MARGIN = 10.0
 """Smallest difference of the log-probabilities of a sentence in the two languages, in nats, that decides without neighbors."""
@@ -121,5 +125,8 @@ def load_identifier(source: str, target: str) -> Any:
     try:
         identifier = make_identifier((source, target), norm_probs=False)
     except ImportError:
+        return None
+    except WriteError as error:
+        logger.warning("sentences in the target language are translated, too, until a new start: %s", error)
         return None
     return identifier if {source, target} <= set(identifier.labels) else None
