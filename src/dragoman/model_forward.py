@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.activations import ACTIVATIONS, FloatArray, relu, sigmoid
-from dragoman.model_frontends import Frontend, build_frontend, embed_tokens
+from dragoman.frontends.protocol import Frontend
+from dragoman.model_frontends import build_frontend, embed_tokens
 from dragoman.model_weights import ModelWeights, Stack, repeat_heads
 from dragoman.positions import rotate
 
@@ -99,7 +100,7 @@ class NumpyTransformer:
         return dict(self.weights.arrays)
 
     @cached_property
-    def frontend(self) -> Frontend:
+    def frontend(self) -> Frontend[NDArray[Any]]:
         """First part of the encoder."""
         return build_frontend(self.weights)
 

@@ -1,4 +1,4 @@
-"""First part of the encoder: it maps an array to one vector for each position. Text is one of its forms.
+"""Front ends of NumPy models: those of text and of spectrograms.
 
 B sources    S positions of the encoder    D model width    M bands    T frames
 """
@@ -6,29 +6,18 @@ B sources    S positions of the encoder    D model width    M bands    T frames
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.activations import FloatArray, gelu
+from dragoman.frontends.protocol import Frontend
 from dragoman.model_weights import CONVOLUTIONS, KERNEL_SIZE, ModelWeights, Stack
 
 
-class Frontend(Protocol):
-    """Function from an array of sources to vectors. The encoder adds its positions to them."""
-
-    def embed(self, source: NDArray[Any]) -> FloatArray:
-        """Return the vectors of the sources in memory of their own. → (B, S, D)"""
-        ...
-
-    def find_inputs(self, source: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which positions are no padding. → (B, S)"""
-        ...
-
-
-def build_frontend(weights: ModelWeights) -> Frontend:
-    """Return the first part of a model's encoder."""
+def build_frontend(weights: ModelWeights) -> Frontend[NDArray[Any]]:
+    """Return the first part of a model's encoder. Its vectors are in memory of their own."""
     return TextFrontend(weights) if weights.config.reads_tokens else SpectrogramFrontend(weights)
 
 

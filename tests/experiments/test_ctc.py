@@ -17,7 +17,7 @@ from dragoman.data.collate import Batch, collate
 from dragoman.decoding.constraints import DecodingConstraints
 from dragoman.decoding.interface import SearchSettings
 from dragoman.errors import BundleError
-from dragoman.experiments.ctc.decoder import compute_frame_outputs, predict_frames
+from dragoman.experiments.ctc.decoder import compute_frame_outputs, count_frames, predict_frames
 from dragoman.experiments.ctc.fit import measure_fit
 from dragoman.experiments.ctc.loss import ctc_loss
 from dragoman.experiments.ctc.path import merge_path
@@ -86,7 +86,7 @@ def test_infeasible_target_is_counted_and_has_no_loss() -> None:
     model = build()
     pairs = [([4], [6, 7]), ([4], [6, 6]), ([4], [5, 6, 7]), ([4, 5], [7, 7, 7])]
     batch = collate(*map(list, zip(*pairs, strict=True)), start_id=BEGIN)
-    fit = measure_fit(batch, 2)
+    fit = measure_fit(batch.targets_BT, count_frames(model, batch.source_BS))
     assert fit.fits_B.tolist() == [True, False, False, False]
     assert (fit.num_target_tokens, fit.num_infeasible) == (3, 3)
     assert count_learned(model, batch) == (3, 3)

@@ -757,7 +757,7 @@ def test_each_dropout_key_acts_in_training(key: str) -> None:
     expected = plain(source, inputs)
     assert torch.equal(model(source, inputs), expected)
     memory = model.encoder(source)
-    state = model.decoder.start(memory, source)
+    state = model.start_decoder(memory, source)
     outputs, _ = model.decoder(inputs, state)
     model.train()
     torch.manual_seed(3)
@@ -842,7 +842,7 @@ def test_values_at_padding_do_not_affect_outputs(window: int | None, attend: Att
     assert torch.equal(encode(model.encoder.embedding(source) + padding_noise)[is_token], memory[is_token])
 
     def decode(memory_BSD: Tensor) -> Tensor:
-        return model.compute_logits(model.decoder(inputs, model.decoder.start(memory_BSD, source))[0])
+        return model.compute_logits(model.decoder(inputs, model.start_decoder(memory_BSD, source))[0])
 
     assert torch.equal(decode(memory + padding_noise), decode(memory))
 
@@ -877,12 +877,12 @@ def test_gradients_are_zero_outside_the_window(radius: int, attend: AttentionImp
     set_attention_impl(model, attend)
     embedded: list[Tensor] = []
 
-    def retain_embedding(module: nn.Module, arguments: Any, result: Tensor) -> None:
-        result.retain_grad()
-        embedded.append(result)
+    def retain_embedding(module: nn.Module, arguments: Any) -> None:
+        arguments[0].retain_grad()
+        embedded.append(arguments[0])
 
-    for embedding in (model.encoder.embedding, model.decoder.embedding):
-        embedding.register_forward_hook(retain_embedding)
+    for layer in (model.encoder.layers[0], model.decoder.layers[0]):
+        layer.register_forward_pre_hook(retain_embedding)
     length = 9
     for position in range(length):
         for stack, reach in (("encoder", range(-radius, radius + 1)), ("decoder", range(-radius, 1))):

@@ -1,1 +1,1 @@
-"""Sound as arrays that a model reads: files as samples, and samples as log-mel features. Neither needs PyTorch."""
+"""What a model reads before its encoder: sound files as samples and features, and the interface of front ends. No PyTorch."""

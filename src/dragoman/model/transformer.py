@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import refuse_steps
+from dragoman.frontends.protocol import Frontend
 from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer, SelfState
@@ -53,11 +54,21 @@ class Embedding(nn.Module):
 
     def forward(self, ids_BT: Tensor, start: int = 0) -> Tensor:
         """Return the inputs of the first layer for tokens at positions start, start + 1, …. → (B, T, D)"""
+        return self.add_positions(self.embed(ids_BT), start)
+
+    def embed(self, ids_BT: Tensor) -> Tensor:
+        """Return the vectors of tokens: the front end of text. → (B, T, D)"""
         scale_BT = (ids_BT != self.padding_id).to(self.weight.dtype) * self.scale
         x_BTD = nn.functional.embedding(ids_BT, self.weight) * scale_BT[:, :, None]
-        if self.target_space_embedding is not None:
-            x_BTD = x_BTD + self.target_space_embedding
-        return cast(Tensor, self.dropout(self.norm(x_BTD + self.positions(start, ids_BT.shape[1]))))
+        return x_BTD if self.target_space_embedding is None else x_BTD + self.target_space_embedding
+
+    def find_inputs(self, ids_BT: Tensor) -> Tensor:
+        """Return which tokens are no padding. → (B, T)"""
+        return ids_BT != self.padding_id
+
+    def add_positions(self, x_BTD: Tensor, start: int = 0) -> Tensor:
+        """Return the inputs of the first layer for vectors at positions start, start + 1, …. → (B, T, D)"""
+        return cast(Tensor, self.dropout(self.norm(x_BTD + self.positions(start, x_BTD.shape[1]))))
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,11 @@ class DecoderState:
 
 
 class Encoder(nn.Module):
-    """Stack of encoder layers over the source (section 3.1)."""
+    """Stack of encoder layers over the source (section 3.1).
+
+    embedding: has the positions, the dropout and the normalization of all sources, and the vectors of text
+    frontend: front end of other sources than text
+    """
 
     def __init__(
         self,
@@ -107,34 +122,40 @@ class Encoder(nn.Module):
         window: int | None,
         relative_positions: RelativePositionBias | None = None,
         rotary_positions: SinusoidalPositionalEmbedding | None = None,
+        frontend: Frontend[Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.embedding = embedding
+        self.frontend = frontend
         self.relative_positions = relative_positions
         self.rotary_positions = rotary_positions
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.window = window
 
+    @property
+    def source_frontend(self) -> Frontend[Tensor]:
+        """Return the function from sources to vectors."""
+        return self.frontend or self.embedding
+
     def forward(self, source_BS: Tensor) -> Tensor:
-        """Return the memory: the encodings of source ids, which are padded on the right. → (B, S, D)"""
-        mask = self._build_mask(source_BS)
-        rotation_SK = None if self.rotary_positions is None else self.rotary_positions(0, source_BS.shape[1])
-        x_BSD = self.embedding(source_BS)
+        """Return the memory: the encodings of sources, which are padded on the right. → (B, S, D)"""
+        x_BSD = self.embedding.add_positions(self.source_frontend.embed(source_BS))
+        mask = self._build_mask(self.source_frontend.find_inputs(source_BS))
+        rotation_SK = None if self.rotary_positions is None else self.rotary_positions(0, x_BSD.shape[1])
         for layer in self.layers:
             x_BSD = layer(x_BSD, mask, rotation_SK)
         return cast(Tensor, self.norm(x_BSD))
 
-    def _build_mask(self, source_BS: Tensor) -> Tensor:
-        """Return which positions each position attends to: all tokens, or those within the window.
+    def _build_mask(self, inputs_BS: Tensor) -> Tensor:
+        """Return which positions each position attends to: all that are no padding, or those of them within the window.
 
         With relative positions, it is what the scores of each position add.
         """
-        token_mask_BS = source_BS != self.embedding.padding_id
-        mask = padding_mask(token_mask_BS) if self.window is None else windowed_padding_mask(token_mask_BS, self.window)
+        mask = padding_mask(inputs_BS) if self.window is None else windowed_padding_mask(inputs_BS, self.window)
         if self.relative_positions is None:
             return mask
-        return self.relative_positions.add_to_mask(mask, source_BS.shape[1], source_BS.shape[1])
+        return self.relative_positions.add_to_mask(mask, inputs_BS.shape[1], inputs_BS.shape[1])
 
 
 class Decoder(nn.Module):
@@ -165,11 +186,15 @@ class Decoder(nn.Module):
         self.norm = norm
         self.window = window
 
-    def start(self, memory_BSD: Tensor, source_BS: Tensor) -> DecoderState:
-        """Return the state before the first token, with the keys and values of the memory for each layer."""
+    def start(self, memory_BSD: Tensor, inputs_BS: Tensor, source_BS: Tensor) -> DecoderState:
+        """Return the state before the first token, with the keys and values of the memory for each layer.
+
+        inputs_BS: which vectors of the memory are no padding
+        source_BS: token ids for a pointer
+        """
         cross_kv = tuple(cast(DecoderLayer, layer).cross_attention.project_kv(memory_BSD) for layer in self.layers)
         pointer = None if self.pointer is None else self.pointer.start(memory_BSD, source_BS)
-        return DecoderState(cross_kv, padding_mask(source_BS != self.embedding.padding_id), None, 0, pointer)
+        return DecoderState(cross_kv, padding_mask(inputs_BS), None, 0, pointer)
 
     def forward(self, inputs_NT: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Return the outputs of T more tokens (N, T, D), and the state after them."""
@@ -230,7 +255,11 @@ class Transformer(nn.Module):
 
     def start(self, source_BS: Tensor) -> DecoderState:
         """Encode the source and return the state before the first target token."""
-        return self.decoder.start(self.encoder(source_BS), source_BS)
+        return self.start_decoder(self.encoder(source_BS), source_BS)
+
+    def start_decoder(self, memory_BSD: Tensor, source_BS: Tensor) -> DecoderState:
+        """Return the state before the first target token for encoded sources."""
+        return self.decoder.start(memory_BSD, self.encoder.source_frontend.find_inputs(source_BS), source_BS)
 
     def step(self, tokens_N: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read one target token in each row and return the logits of the next token (N, V) and the state after it."""

@@ -51,7 +51,7 @@ class CtcDecoder(Decoder):
         self.upsampling = upsampling
         self.upsample = Linear(d_model, upsampling * d_model)
 
-    def start(self, memory_BSD: Tensor, source_BS: Tensor) -> DecoderState:
+    def start(self, memory_BSD: Tensor, inputs_BS: Tensor, source_BS: Tensor) -> DecoderState:
         """Raise BundleError, because there is no step from token to token."""
         refuse_steps("this")
 
@@ -59,23 +59,25 @@ class CtcDecoder(Decoder):
         """Raise BundleError, because no target tokens are read."""
         refuse_steps("this")
 
-    def decode(self, memory_BSD: Tensor, source_BS: Tensor) -> Tensor:
-        """Return the outputs of all positions, before the output matrix. → (B, F, D)"""
-        source_mask_BS = source_BS != self.embedding.padding_id
-        mask_BF = source_mask_BS.repeat_interleave(self.upsampling, dim=1)
+    def decode(self, memory_BSD: Tensor, inputs_BS: Tensor) -> Tensor:
+        """Return the outputs of all positions, before the output matrix. → (B, F, D)
+
+        inputs_BS: which vectors of the memory are no padding
+        """
+        mask_BF = inputs_BS.repeat_interleave(self.upsampling, dim=1)
         batch_size, source_length, d_model = memory_BSD.shape
         x_BFD = self.upsample(memory_BSD).view(batch_size, source_length * self.upsampling, d_model)
-        x_BFD = self.embedding.dropout(self.embedding.norm(x_BFD + self.embedding.positions(0, x_BFD.shape[1])))
-        mask, memory_mask = self._build_frame_mask(mask_BF), padding_mask(source_mask_BS)
+        x_BFD = self.embedding.add_positions(x_BFD)
+        mask, memory_mask = self._build_frame_mask(mask_BF), padding_mask(inputs_BS)
         set_token_mask(self, mask_BF)
         for layer in self.layers:
             cross_kv = cast(DecoderLayer, layer).cross_attention.project_kv(memory_BSD)
             x_BFD, _ = layer(x_BFD, None, cross_kv, mask, memory_mask)
         return cast(Tensor, self.norm(x_BFD))
 
-    def count_learned(self, batch: Batch) -> tuple[int, int]:
+    def count_learned(self, model: Transformer, batch: Batch) -> tuple[int, int]:
         """Return the target tokens that fit into the positions of their sentence, and the pairs whose target does not fit."""
-        fit = measure_fit(batch, self.upsampling)
+        fit = measure_fit(batch.targets_BT, count_frames(model, batch.source_BS))
         return fit.num_target_tokens, fit.num_infeasible
 
     def search(self, model: Transformer, source_BS: NDArray[np.int64], **options: Any) -> list[list[Hypothesis]]:
@@ -89,8 +91,17 @@ class CtcDecoder(Decoder):
 
 def compute_frame_outputs(model: Transformer, source_BS: Tensor) -> Tensor:
     """Return the outputs of all positions, before the output matrix. → (B, F, D)"""
+    return _get_decoder(model).decode(model.encoder(source_BS), model.encoder.source_frontend.find_inputs(source_BS))
+
+
+def count_frames(model: Transformer, source_BS: Tensor) -> Tensor:
+    """Return the number of positions of each source, without those of padding. → (B,)"""
+    return model.encoder.source_frontend.find_inputs(source_BS).sum(dim=1) * _get_decoder(model).upsampling
+
+
+def _get_decoder(model: Transformer) -> CtcDecoder:
     assert isinstance(model.decoder, CtcDecoder), "the caller knows the decoder"
-    return model.decoder.decode(model.encoder(source_BS), source_BS)
+    return model.decoder
 
 
 def predict_frames(
@@ -102,7 +113,8 @@ def predict_frames(
 
     The natural log-probabilities are the model's own. At most `CHUNK_LOGITS` logits are in memory at once.
     """
-    outputs_BFD = compute_frame_outputs(model, torch.from_numpy(source_BS).to(model.output.device))
+    source = torch.from_numpy(source_BS).to(model.output.device)
+    outputs_BFD = compute_frame_outputs(model, source)
     is_suppressed_V = outputs_BFD.new_zeros(len(model.output), dtype=torch.bool)
     is_suppressed_V[list(suppressed)] = True
     tokens, log_probs = [], []
@@ -114,9 +126,7 @@ def predict_frames(
         log_probs.append(best.values - logsumexp_Z[:, None])
     batch_size, max_frames = outputs_BFD.shape[:2]
     tokens_BFK, log_probs_BFK = (torch.cat(rows).view(batch_size, max_frames, -1) for rows in (tokens, log_probs))
-    num_tokens_B = (source_BS != model.encoder.embedding.padding_id).sum(axis=1)
-    num_frames = (num_tokens_B * (max_frames // source_BS.shape[1])).tolist()
     return [
         FramePredictions(tokens_FK[:length].tolist(), log_probs_FK[:length].tolist())
-        for tokens_FK, log_probs_FK, length in zip(tokens_BFK, log_probs_BFK, num_frames, strict=True)
+        for tokens_FK, log_probs_FK, length in zip(tokens_BFK, log_probs_BFK, count_frames(model, source).tolist(), strict=True)
     ]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import PADDING_ID
 
 
@@ -24,12 +23,11 @@ class CtcFit:
     num_infeasible: int
 
 
-def measure_fit(batch: Batch, upsampling: int) -> CtcFit:
-    """Return which targets fit into `upsampling` positions for each source token."""
-    targets_BT = batch.targets_BT
+def measure_fit(targets_BT: Tensor, num_frames_B: Tensor) -> CtcFit:
+    """Return which targets, padded on the right, fit into the positions of their source."""
     is_token_BT = targets_BT != PADDING_ID
     is_repeated_BT = (targets_BT[:, 1:] == targets_BT[:, :-1]) & is_token_BT[:, 1:]
     num_tokens_B = is_token_BT.sum(dim=1)
     num_needed_B = num_tokens_B - 1 + is_repeated_BT.sum(dim=1)  # without the end token
-    fits_B = num_needed_B <= upsampling * (batch.source_BS != PADDING_ID).sum(dim=1)
+    fits_B = num_needed_B <= num_frames_B
     return CtcFit(fits_B, int(num_tokens_B[fits_B].sum()), int((~fits_B).sum()))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
-from dragoman.experiments.ctc.decoder import compute_frame_outputs
+from dragoman.experiments.ctc.decoder import compute_frame_outputs, count_frames
 from dragoman.experiments.ctc.fit import measure_fit
 from dragoman.model.transformer import Transformer
 from dragoman.training.losses.chunked import Sums, chunked_loss, fold_output_bias, iter_row_blocks
@@ -38,9 +38,8 @@ def ctc_loss(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
     A sentence whose target does not fit has no loss; `measure_fit` counts it.
     """
     outputs_BFD = compute_frame_outputs(model, batch.source_BS)
-    upsampling = outputs_BFD.shape[1] // batch.source_BS.shape[1]
-    fits_B = measure_fit(batch, upsampling).fits_B
-    num_frames_B = (batch.source_BS != PADDING_ID).sum(dim=1) * upsampling
+    num_frames_B = count_frames(model, batch.source_BS)
+    fits_B = measure_fit(batch.targets_BT, num_frames_B).fits_B
     num_frames_B = num_frames_B * fits_B
     is_frame_BF = torch.arange(outputs_BFD.shape[1], device=fits_B.device) < num_frames_B[:, None]
     tokens_BL = batch.targets_BT.masked_fill(batch.targets_BT == END_ID, PADDING_ID)

@@ -1,8 +1,5 @@
-"""Front end of arrays, and the encoder and the decoder around it.
-
-A front end takes a batch of sources and gives vectors and which of them are padding. That of text is the embedding of ids.
-This one is two convolutions, which shorten the time of a sound or the width of a picture by 4 (Dong et al. 2018,
-Speech-Transformer). The layers of the encoder are the Transformer's.
+"""Front end of arrays: two convolutions, which shorten the time of a sound or the width of a picture by 4 (Dong et al. 2018,
+Speech-Transformer). The encoder and the decoder are those of text.
 
 T counts frames, F the numbers of a frame, L = ⌈T / 4⌉ the vectors of a source.
 """
@@ -16,8 +13,6 @@ from torch import Tensor, nn
 
 from dragoman.experiments.frontends.array_text import FIRST_ID, NUM_LEVELS
 from dragoman.model.linear import Linear
-from dragoman.model.masks import padding_mask, windowed_padding_mask
-from dragoman.model.transformer import Decoder, DecoderState, Encoder
 
 NUM_CHANNELS = 32
 """Channels of both convolutions."""
@@ -44,7 +39,13 @@ class ConvolutionFrontend(nn.Module):
         self.second = nn.Conv2d(NUM_CHANNELS, NUM_CHANNELS, 3, stride=2, padding=1)
         self.linear = Linear(NUM_CHANNELS * halve(halve(width)), d_model)
 
-    def forward(self, source_BS: Tensor) -> Tensor:
+    def find_inputs(self, source_BS: Tensor) -> Tensor:
+        """Return which vectors are no padding. → (B, L)"""
+        num_frames = max(1, -(-source_BS.shape[1] // self.width))
+        lengths_B = halve(halve((source_BS >= FIRST_ID).sum(dim=1) // self.width))
+        return mask_lengths(lengths_B, halve(halve(num_frames)))
+
+    def embed(self, source_BS: Tensor) -> Tensor:
         """Return the vectors of sources. → (B, L, D)"""
         frames_BTF, lengths_B = self.read_arrays(source_BS)
         if self.training:
@@ -77,43 +78,6 @@ class ConvolutionFrontend(nn.Module):
             masked_B = torch.full_like(lengths_B, self.max_masked_bands)
             frames_BTF = frames_BTF * draw_mask(masked_B, widths_B, self.width)[:, None, :]
         return frames_BTF
-
-
-class ArrayEncoder(Encoder):
-    """Stack of the Transformer's layers over the vectors of a front end, with the positions of the embedding."""
-
-    def __init__(self, *, frontend: ConvolutionFrontend, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.frontend = frontend
-
-    def forward(self, source_BS: Tensor) -> Tensor:
-        """Return the encodings of sources. → (B, L, D)"""
-        mask_BL = mark_positions(source_BS, self.frontend.width)
-        mask = padding_mask(mask_BL) if self.window is None else windowed_padding_mask(mask_BL, self.window)
-        x_BLD = self.frontend(source_BS)
-        x_BLD = self.embedding.dropout(self.embedding.norm(x_BLD + self.embedding.positions(0, x_BLD.shape[1])))
-        for layer in self.layers:
-            x_BLD = layer(x_BLD, mask)
-        return cast(Tensor, self.norm(x_BLD))
-
-
-class ArrayDecoder(Decoder):
-    """Decoder of the Transformer over a memory with one vector for four frames."""
-
-    def __init__(self, *, width: int, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.width = width
-
-    def start(self, memory_BSD: Tensor, source_BS: Tensor) -> DecoderState:
-        """Return the state before the first token."""
-        return super().start(memory_BSD, mark_positions(source_BS, self.width).long())
-
-
-def mark_positions(source_BS: Tensor, width: int) -> Tensor:
-    """Return which vectors of sources with `width` numbers a frame are no padding. → (B, L)"""
-    num_frames = max(1, -(-source_BS.shape[1] // width))
-    lengths_B = halve(halve((source_BS >= FIRST_ID).sum(dim=1) // width))
-    return mask_lengths(lengths_B, halve(halve(num_frames)))
 
 
 def halve(length: Any) -> Any:

@@ -9,10 +9,7 @@ from dragoman.config import ModelConfig, ModelExtension, Recipe
 from dragoman.config.section import Limits
 
 if TYPE_CHECKING:
-    from dragoman.experiments.frontends.model import ArrayDecoder, ArrayEncoder
-    from dragoman.model.parts import ModelParts
-    from dragoman.model.pointer import Pointer
-    from dragoman.model.transformer import Embedding
+    from dragoman.model.transformer import Transformer
     from dragoman.training.monitoring.layer_macs import LayerMacs
 
 LIMITS = {"sound": 4.0, "picture": 1.0}
@@ -36,12 +33,8 @@ class FrontendOptions(ModelExtension):
         if self.array_frontend == "none":
             key = next(iter(self.get_changes()))
             raise ValueError(f"{key} is for array_frontend = 'sound' or 'picture': set it, or drop {key}")
-        other_keys = section.model_dump()
-        has_other_stacks = "mixer" in "".join(other_keys) or other_keys.get("decoder") == "ctc"
         for is_invalid, message in (
-            (has_other_stacks, "layers of another architecture: drop decoder, encoder_mixer and decoder_mixer"),
             (section.append_source_eos, "append_source_eos = true: an array has no end token; set it to false"),
-            (section.position_encoding == "relative", "position_encoding = 'relative': choose sinusoids, learned or none"),
             (section.pointer, "pointer = true: an array has no words; drop it"),
             (
                 self.max_masked_bands > self.frame_width // 2,
@@ -82,30 +75,18 @@ class FrontendOptions(ModelExtension):
             encoder=tuple(layer // numbers_per_vector for layer in macs.encoder),
             encoder_attentions=0,
             cross_attentions=0,
-            source=macs.source + convolutions - excess,
+            source=macs.source // numbers_per_vector + convolutions - excess,
+            positions_per_source=macs.positions_per_source and macs.positions_per_source / numbers_per_vector,
         )
 
-    def change_parts(self, parts: ModelParts, config: ModelConfig) -> ModelParts:
-        """Return the parts with the front end before the layers of the encoder."""
-        from dragoman.experiments.frontends.model import ArrayDecoder, ArrayEncoder, ConvolutionFrontend
+    def change_model(self, model: Transformer) -> None:
+        """Set the front end of the encoder."""
+        from dragoman.experiments.frontends.model import ConvolutionFrontend
 
-        def build_encoder(parts_: ModelParts, config: ModelConfig, embedding: Embedding) -> ArrayEncoder:
-            encoder = parts.encoder(parts_, config, embedding)
-            frontend = ConvolutionFrontend(
-                d_model=config.d_model,
-                width=self.frame_width,
-                limit=LIMITS[self.array_frontend],
-                max_masked_frames=self.max_masked_frames,
-                max_masked_bands=self.max_masked_bands,
-            )
-            stack = {"layers": list(encoder.layers), "norm": encoder.norm, "window": encoder.window}
-            return ArrayEncoder(frontend=frontend, embedding=embedding, **stack)
-
-        def build_decoder(
-            parts_: ModelParts, config: ModelConfig, embedding: Embedding, pointer: Pointer | None
-        ) -> ArrayDecoder:
-            decoder = parts.decoder(parts_, config, embedding, pointer)
-            stack = {"layers": list(decoder.layers), "norm": decoder.norm, "window": decoder.window}
-            return ArrayDecoder(width=self.frame_width, embedding=embedding, **stack)
-
-        return replace(parts, encoder=build_encoder, decoder=build_decoder)
+        model.encoder.frontend = ConvolutionFrontend(
+            d_model=model.output.shape[1],
+            width=self.frame_width,
+            limit=LIMITS[self.array_frontend],
+            max_masked_frames=self.max_masked_frames,
+            max_masked_bands=self.max_masked_bands,
+        )

@@ -71,8 +71,8 @@ class MixerEncoder(Encoder):
 
     def forward(self, source_BS: Tensor) -> Tensor:
         """Return the memory: the encodings of source ids, which are padded on the right. → (B, S, D)"""
-        token_mask_BS = source_BS != self.embedding.padding_id
-        embedding_BSD = x_BSD = self.embedding(source_BS)
+        token_mask_BS = self.source_frontend.find_inputs(source_BS)
+        embedding_BSD = x_BSD = self.embedding.add_positions(self.source_frontend.embed(source_BS))
         fast_forward: Tensor | None = None
         for layer in self.layers:
             x_BSD, fast_forward = layer(x_BSD, token_mask_BS, fast_forward)
@@ -189,9 +189,8 @@ class MixerDecoder(Decoder):
         width = embedding.weight.shape[1]
         self.memory_projection = Linear(width, width, bias=False) if reading == "unfold" else None
 
-    def start(self, memory_BSD: Tensor, source_BS: Tensor) -> MixerState:
+    def start(self, memory_BSD: Tensor, inputs_BS: Tensor, source_BS: Tensor) -> MixerState:
         """Return the state before the first token, with the keys and values of the memory for each attention."""
-        token_mask_BS = source_BS != self.embedding.padding_id
         pointer = None if self.pointer is None else self.pointer.start(memory_BSD, source_BS)
         if self.reading == "multi_step":  # the encoder gets the mean gradient of the attentions (ConvS2S, section 3.5)
             share = 1.0 / len(self.layers)
@@ -199,11 +198,11 @@ class MixerDecoder(Decoder):
         attentions = [cast(MixerDecoderLayer, layer).cross_attention for layer in self.layers]
         return MixerState(
             cross_kv=tuple(attention.project_kv(memory_BSD) for attention in attentions if attention is not None),
-            memory_mask=padding_mask(token_mask_BS),
+            memory_mask=padding_mask(inputs_BS),
             self_kv=None,
             length=0,
             pointer=pointer,
-            memory_BSD=memory_BSD * token_mask_BS[:, :, None] if self.memory_projection is not None else None,
+            memory_BSD=memory_BSD * inputs_BS[:, :, None] if self.memory_projection is not None else None,
         )
 
     def forward(self, inputs_NT: Tensor, state: DecoderState) -> tuple[Tensor, MixerState]:

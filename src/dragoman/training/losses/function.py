@@ -74,7 +74,7 @@ def _change_for_architecture(loss: LossFunction, model: ModelConfig, training: T
 class DecodesAllAtOnce(Protocol):
     """Decoder that predicts all tokens at once, and may have no loss for a target that is too long."""
 
-    def count_learned(self, batch: Batch) -> tuple[int, int]:
+    def count_learned(self, model: Transformer, batch: Batch) -> tuple[int, int]:
         """Return the target tokens that the loss of a batch is over, and the pairs without a loss."""
         ...
 
@@ -86,4 +86,4 @@ def count_learned(model: Transformer, batch: Batch) -> tuple[int, int]:
     """
     if model.is_autoregressive:
         return batch.num_target_tokens, 0
-    return cast(DecodesAllAtOnce, model.decoder).count_learned(batch)
+    return cast(DecodesAllAtOnce, model.decoder).count_learned(model, batch)

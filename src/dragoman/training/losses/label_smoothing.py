@@ -63,7 +63,7 @@ def _force_targets(model: Transformer, batch: Batch) -> tuple[Tensor, tuple[Tens
     """Return the output of the encoder, and (outputs_XD, output_VD, targets_X) of the decoder for the real targets."""
     batch = strip_tags(model, batch)
     memory_BSD = model.encoder(batch.source_BS)
-    outputs_BTD, _ = model.decoder(batch.inputs_BT, model.decoder.start(memory_BSD, batch.source_BS))
+    outputs_BTD, _ = model.decoder(batch.inputs_BT, model.start_decoder(memory_BSD, batch.source_BS))
     is_real_X = batch.find_nonpad_positions()
     outputs_XD, targets_X = outputs_BTD.flatten(0, 1)[is_real_X], batch.targets_BT.flatten()[is_real_X]
     return memory_BSD, (*fold_output_bias(outputs_XD, model.output, model.output_bias), targets_X)

@@ -134,7 +134,7 @@ def _measure_sizes(model: ModelConfig, sources: Lengths, targets: Lengths) -> np
     positions_per_source = count_layer_macs(model).positions_per_source
     predicts_all_at_once = positions_per_source is not None
     if positions_per_source is not None:
-        targets = positions_per_source * sources
+        targets = np.ceil(positions_per_source * sources).astype(sources.dtype)
     return np.array(
         [
             sources.sum(),

@@ -30,7 +30,7 @@ class LayerMacs:
     query: int = 0
     source: int = 0
     target: int = 0
-    positions_per_source: int | None = None
+    positions_per_source: float | None = None
 
 
 def count_layer_macs(config: ModelConfig) -> LayerMacs:
