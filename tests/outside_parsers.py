@@ -407,7 +407,7 @@ NO_PARSERS = {
     "documents.sdl_segments.write_mark": "is called by the writer of XLIFF",
     "documents.script_languages.ScriptCounts": "counts letters",
     "documents.script_languages.ScriptLanguages": "counts letters",
-    "documents.translation_memory.compute_distance": "is called by TranslationMemory, with texts of limited length",
+    "text.edit_distance.compute_distance": "is called by TranslationMemory, with texts of limited length, and by a metric",
     "documents.translate_document.check_unit": "is called by translate_document",
     "documents.xml_spans.XmlSource": "is made for each format of XML",
     "documents.xml_spans.find_attribute": "searches as set_attribute does",

@@ -36,7 +36,7 @@ from dragoman.console.input_windows import is_live_input, read_windows
 from dragoman.console.options import check_output_paths
 from dragoman.errors import OutputError
 from dragoman.evaluation.bootstrap import paired_bootstrap
-from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenized_bleu
+from dragoman.evaluation.metrics import bleu, character_error_rate, chrf, exact_match, ter, tokenized_bleu
 from dragoman.formats.readers import read_pairs
 from dragoman.formats.text import read_lines
 from dragoman.training import quickstart_recipe
@@ -644,7 +644,7 @@ def test_score_with_references_equals_the_metrics(
     run_cli: RunCli, output: Path, corpus: Path, translations: list[str], references: list[str]
 ) -> None:
     scores = run_cli("score", output, "--ref", corpus / "test.de", "--json").json["scores"]
-    metrics = (bleu, chrf, partial(chrf, word_order=2), ter, exact_match)
+    metrics = (bleu, chrf, partial(chrf, word_order=2), ter, exact_match, character_error_rate)
     expected = [metric(translations, [references]) for metric in metrics]
     assert scores == [{key: value for key, value in asdict(score).items() if value is not None} for score in expected]
     table = run_cli("score", output, "--ref", corpus / "test.de").out
@@ -659,7 +659,7 @@ def test_score_with_language_tokens_and_several_references(
         score["name"]
         for score in run_cli("score", output, "--ref", corpus / "test.de", "--language", "de", "--json").json["scores"]
     ]
-    assert names == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "chrF2++", "TER", "exact match"]
+    assert names == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "chrF2++", "TER", "exact match", "CER"]
     tokenized, *_ = run_cli("score", output, "--ref", corpus / "test.de", "--tokenized", "--json").json["scores"]
     assert (tokenized["name"], tokenized["value"]) == ("tokenized BLEU", tokenized_bleu(translations, [references]).value)
     twice, *_ = run_cli("score", output, "--ref", corpus / "test.de", "--ref", output, "--json").json["scores"]
@@ -707,7 +707,7 @@ def test_evaluate_scores_translations_of_a_bundle(
     assert result["sentences"] == 8
     values = {score["name"]: score["value"] for score in result["scores"]}
     # The recipe gives the language.
-    assert list(values) == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "chrF2++", "TER", "exact match"]
+    assert list(values) == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "chrF2++", "TER", "exact match", "CER"]
     assert values["BLEU"] == bleu(translations, [references]).value
     assert [result[status] for status in ("truncated", "repetition", "copied", "empty", "too_long")] == [0] * 5
     assert f"{values['BLEU']:.2f}" in run_cli(*words).out

@@ -21,6 +21,7 @@ from dragoman.evaluation.bootstrap import paired_bootstrap
 from dragoman.evaluation.metrics import (
     Score,
     bleu,
+    character_error_rate,
     chrf,
     compound_split_bleu,
     exact_match,
@@ -338,3 +339,11 @@ def test_moses_bleu_can_ignore_case() -> None:
         lowered = score(["der hund LÄUFT über die wiese ."], references, "de", lowercase=True)
         assert lowered.value == pytest.approx(100.0)
         assert "case:lc" in lowered.signature
+
+
+def test_character_error_rate_counts_edits_to_the_nearest_reference() -> None:
+    score = character_error_rate(["abcd", "xy", ""], [["abd", "y", "zz"], ["abcde", "zzz", "zz"]])
+    # One edit to "abd" (as near as "abcde", and shorter), one to "y" and two to "zz".
+    assert score.value == pytest.approx(100 * 4 / (3 + 1 + 2))
+    with pytest.raises(DataError, match="have no characters"):
+        character_error_rate(["a"], [[""]])

@@ -70,7 +70,8 @@ COMMAND_GROUPS = {
             "dragoman.experiments.frontends.command",
             "Write a corpus of sounds or pictures with their texts, for a recipe with a front end.",
         ),
-        "recognize": ("dragoman.experiments.frontends.command", "Write the text of sound files or pictures."),
+        "draw-lines": ("dragoman.experiments.frontends.command", "Draw lines of text as pictures, in many fonts."),
+        "read": ("dragoman.experiments.frontends.command", "Write the text of sound files or pictures."),
         "tree": ("", "Score and draw parse trees."),
         "paper": ("dragoman.paper.commands.group", "Reproduce the tables and figures of the paper on this machine."),
     },
@@ -100,7 +101,7 @@ COMMAND_MODULES = tuple(
 """Modules of all commands."""
 FURTHER_COMMANDS = {
     "prepare", "recipe", "clean", "augment", "dashboard", "model", "score", "align", "compare", "rerank", "parse",
-    "read-arrays", "recognize", "tree", "paper", "transcribe",
+    "draw-lines", "read-arrays", "read", "tree", "paper", "transcribe",
 }  # fmt: skip
 """Commands that only `dragoman --all` lists."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.errors import DataError, RecipeError
+from dragoman.text.edit_distance import compute_distance
 from dragoman.text.projection import split_units
 
 MIN_SIMILARITY = 0.5
@@ -100,29 +101,6 @@ class TranslationMemory:
 def _list_words(text: str) -> list[str]:
     """Return the words of a text, each once; numbers count as one word."""
     return list(dict.fromkeys(_NUMBER.sub("0", text[start:end]).casefold() for start, end in split_units(text)))
-
-
-def compute_distance(first: str, second: str) -> int:
-    """Return the Levenshtein distance: the fewest insertions, deletions and replacements of characters.
-
-    The differences within a column of the table of distances are 1, 0 or -1. Two integers hold them, one bit for a row (Myers
-    1999, in the form of Hyyrö 2003).
-    """
-    if not first:
-        return len(second)
-    places: dict[str, int] = defaultdict(int)
-    for index, character in enumerate(first):
-        places[character] |= 1 << index
-    all_rows, last_row = (1 << len(first)) - 1, 1 << (len(first) - 1)
-    rises, falls, distance = all_rows, 0, len(first)
-    for character in second:
-        matches = places.get(character, 0)
-        diagonal = (((matches & rises) + rises) ^ rises) | matches | falls
-        right_rises, right_falls = falls | ~(diagonal | rises), rises & diagonal
-        distance += bool(right_rises & last_row) - bool(right_falls & last_row)
-        right_rises, right_falls = right_rises << 1 | 1, right_falls << 1
-        rises, falls = (right_falls | ~(diagonal | right_rises)) & all_rows, right_rises & diagonal & all_rows
-    return distance
 
 
 def replace_numbers(text: str, source: str, translation: str) -> str:

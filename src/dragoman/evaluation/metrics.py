@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dragoman.errors import DataError, MissingDependencyError, RecipeError
 from dragoman.io.json_fields import OPTIONAL
 from dragoman.languages import get_language
+from dragoman.text.edit_distance import compute_distance
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -30,7 +31,7 @@ HYPHENATED_COMPOUND = re.compile(r"(\S)-(\S)")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Score over a test set, in percent. Higher is better, except for TER, which counts edits and may exceed 100."""
+    """Score over a test set, in percent. Higher is better, except for TER and CER, which count edits and may exceed 100."""
 
     name: str
     value: float
@@ -169,6 +170,21 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
     check_lines(hypotheses, references)
     matches = sum(line in line_references for line, *line_references in zip(hypotheses, *references, strict=True))
     return Score("exact match", 100 * matches / len(hypotheses), f"nrefs:{len(references)}|case:mixed|space:kept")
+
+
+def character_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    """Return the edits of characters for each 100 characters of the references; the nearest reference of a line counts.
+
+    Raises DataError if no reference has a character.
+    """
+    check_lines(hypotheses, references)
+    num_edits = num_characters = 0
+    for line, *line_references in zip(hypotheses, *references, strict=True):
+        edits, length = min((compute_distance(line, reference), len(reference)) for reference in line_references)
+        num_edits, num_characters = num_edits + edits, num_characters + length
+    if not num_characters:
+        raise DataError("references: have no characters; give texts", code="empty-data")
+    return Score("CER", 100 * num_edits / num_characters, f"nrefs:{len(references)}|case:mixed|space:kept")
 
 
 def moses_tokenize(lines: Sequence[str], language: str, *, split_hyphens: bool = False) -> list[str]:

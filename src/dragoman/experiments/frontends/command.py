@@ -1,4 +1,4 @@
-"""Commands `read-arrays` and `recognize`."""
+"""Commands `draw-lines`, `read-arrays` and `read`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from dragoman.console.options import (
 
 
 @dataclass(frozen=True)
-class RecognizedFile:
-    """One line of `dragoman recognize --json`. score: normalized log-probability, in nats"""
+class ReadFile:
+    """One line of `dragoman read --json`. score: normalized log-probability, in nats"""
 
     file: str
     text: str
@@ -37,6 +37,59 @@ class ReadArraysOutput:
     output: str
     files: int
     lines: int
+
+
+@dataclass(frozen=True)
+class DrawLinesOutput:
+    """Output of `dragoman draw-lines --json`. lines: number of pictures"""
+
+    output: str
+    lines: int
+
+
+@click.command("draw-lines")
+@click.argument("texts", metavar="TEXTS", type=PATH_TYPE)
+@click.argument("fonts", metavar="FONTS", type=PATH_TYPE)
+@output_path_option("Folder to write, with the pictures and their list, all.list.", required=True)
+@click.option(
+    "--distortion",
+    type=click.FloatRange(0.0, 1.0),
+    default=0.0,
+    show_default=True,
+    help="Strength of rotation, slant, blur, noise and faded ink; 0 draws black on white.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of fonts, sizes and distortions.")
+@overwrite_option("Replace files that exist.")
+@json_option()
+def draw_lines(texts: Path, fonts: Path, output: Path, distortion: float, seed: int, overwrite: bool, as_json: bool) -> None:
+    """Draw each line of the file TEXTS as a picture, in a font by lot.
+
+    FONTS lists font files, one a line. The list names each picture and its text, as read-arrays reads it.
+
+    \b
+    Example:  fc-list : file | sed -n 's/^\\(.*Serif.*ttf\\): *$/\\1/p' > fonts.txt
+              dragoman draw-lines sentences.txt fonts.txt -o lines --distortion 1
+    """
+    import numpy as np
+
+    from dragoman.console.terminal import print_json, progress_bar, stderr_console
+    from dragoman.experiments.frontends.draw import LineDrawer
+    from dragoman.formats.text import read_lines
+
+    lines = list(read_lines(texts))
+    drawer = LineDrawer([Path(line) for line in read_lines(fonts) if line], distortion=distortion)
+    check_output_paths(output / "all.list", overwrite=overwrite, input_paths=[texts, fonts])
+    output.mkdir(parents=True, exist_ok=True)
+    with (
+        open_text_output(output / "all.list", overwrite=overwrite) as stream,
+        progress_bar(stderr_console(), "drawing", len(lines), unit="lines") as bar,
+    ):
+        for number, line in enumerate(lines, 1):
+            drawer.draw(line, np.random.default_rng([seed, number])).save(output / f"{number}.png")
+            stream.write(f"{number}.png\t{line}\n")
+            bar.advance(1)
+    if as_json:
+        print_json(DrawLinesOutput(str(output), len(lines)))
 
 
 @click.command("read-arrays")
@@ -96,11 +149,11 @@ def read_arrays(
 @click.argument("files", nargs=-1, required=True, type=PATH_TYPE)
 @device_option
 @json_option("Print one JSON object a line, with the file, its text and its score.")
-def recognize(bundle: Path, files: tuple[Path, ...], device: str, as_json: bool) -> None:
+def read(bundle: Path, files: tuple[Path, ...], device: str, as_json: bool) -> None:
     """Write the text of each of FILES, in order. BUNDLE says whether they are sounds or pictures.
 
     \b
-    Example:  dragoman recognize runs/speech-digits/bundle seven.wav
+    Example:  dragoman read runs/text-lines/bundle line.png
     """
     from dragoman.experiments.frontends.read import read_array_text
     from dragoman.inference.load import load
@@ -109,4 +162,4 @@ def recognize(bundle: Path, files: tuple[Path, ...], device: str, as_json: bool)
     translator = load(bundle, task="translation", device=device)
     lines = [read_array_text(file, translator.recipe.model) for file in files]
     for file, result in zip(files, translator.stream(lines), strict=True):
-        click.echo(to_json_line(RecognizedFile(str(file), result.text, result.score)) if as_json else result.text)
+        click.echo(to_json_line(ReadFile(str(file), result.text, result.score)) if as_json else result.text)

@@ -300,6 +300,7 @@ def _iter_scores(
 ) -> Iterator[Score]:
     from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, find_ter_obstacle, splits_ter_characters
     from dragoman.evaluation.metrics import (
+        character_error_rate,
         chrf,
         compound_split_bleu,
         exact_match,
@@ -329,6 +330,8 @@ def _iter_scores(
     else:
         yield ter(hypotheses, references, splits_characters=splits_ter_characters(language, tokenized=is_tokenized))
     yield exact_match(hypotheses, references)
+    if any(map(any, references)):
+        yield character_error_rate(hypotheses, references)
 
 
 def _choose_tokenizer(language: str, tokenized: bool, requested: str, reference: Sequence[str]) -> str:
