@@ -21,6 +21,7 @@ from dragoman.cli.main import cli
 from dragoman.config import ModelConfig, Recipe, make_recipe
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.experiments.frontends.array_text import FIRST_ID, NUM_LEVELS, write_array_text
+from dragoman.experiments.frontends.draw import LineDrawer
 from dragoman.experiments.frontends.model import ConvolutionFrontend, draw_mask
 from dragoman.experiments.frontends.read import read_array_text
 from dragoman.model.factory import build_model
@@ -313,3 +314,47 @@ def test_model_of_text_is_refused(tmp_path: Path) -> None:
 def test_recipe_needs_tokens_of_bytes(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="set it to 'byte'"):
         make_tiny_recipe(tmp_path, "sound", tokenizer={"model_type": "char"})
+
+
+def find_font() -> Path:
+    """Return the file of a font of the system."""
+    fonts = [*Path("/usr/share/fonts").rglob("DejaVuSans.ttf"), *Path("/usr/share/fonts").rglob("*.ttf")]
+    if not fonts:
+        pytest.skip("no font is installed: apt install fonts-dejavu-core")
+    return fonts[0]
+
+
+def test_lines_are_drawn_with_their_list(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'dragoman[pictures]'")
+    (tmp_path / "texts").write_text("A cat\nA longer line\n", encoding="utf-8")
+    (tmp_path / "fonts").write_text(f"{find_font()}\n", encoding="utf-8")
+    arguments = ["draw-lines", str(tmp_path / "texts"), str(tmp_path / "fonts"), "--json", "-o"]
+    pixels = {}
+    for folder, options in (("plain", []), ("same", []), ("other", ["--seed", "2"]), ("bent", ["--distortion", "1"])):
+        result = CliRunner().invoke(cli, [*arguments, str(tmp_path / folder), *options])
+        assert json.loads(result.output) == {"output": str(tmp_path / folder), "lines": 2}
+        assert (tmp_path / folder / "all.list").read_text(encoding="utf-8") == "1.png\tA cat\n2.png\tA longer line\n"
+        pixels[folder] = [np.asarray(image.open(tmp_path / folder / f"{number}.png")) for number in (1, 2)]
+    plain, bent = pixels["plain"][1], pixels["bent"][1]
+    assert np.array_equal(plain, pixels["same"][1])
+    assert plain.shape != pixels["other"][1].shape
+    assert plain.shape[1] > pixels["plain"][0].shape[1]
+    assert (plain.max(), plain.min()) == (255, 0)
+    assert (plain[[0, -1]] == 255).all()  # a margin is above and below the line
+    assert len(np.unique(bent)) > len(np.unique(plain))  # noise
+    assert read_array_text(tmp_path / "bent" / "2.png", make_config(array_frontend="picture"))
+
+
+def test_bad_fonts_and_texts_give_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("PIL", reason="Pillow is not installed: pip install 'dragoman[pictures]'")
+    (tmp_path / "text.ttf").write_text("no font")
+    rng = np.random.default_rng(0)
+    for fonts, text, problem in (
+        ([], "a", "fonts: there are none"),
+        ([tmp_path / "text.ttf"], "a", "not a font"),
+        ([find_font()], " ", "a line is blank"),
+        ([find_font()], "a\U0010ffff", "the font lacks"),
+    ):
+        with pytest.raises(DataError, match=problem) as caught:
+            LineDrawer(fonts).draw(text, rng)
+        assert "\n" not in str(caught.value)
