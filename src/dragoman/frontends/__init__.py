@@ -1,1 +1,1 @@
-"""What a model reads before its encoder: sound files as samples and features, and the interface of front ends. No PyTorch."""
+"""Inputs of a model before its encoder are sound files as samples and features; front ends share one interface. No PyTorch."""
