@@ -134,7 +134,7 @@ class CompiledCtc:
             num_sentences=len(lengths),
         )
         decoder = self.transformer.get_decoder_words(longest)
-        suppressed_ids = array("q", suppressed)
+        suppressed_ids = array("q", sorted(suppressed))
         options = NO_SEARCH_OPTIONS._replace(suppressed_ids=suppressed_ids.buffer_info()[0], num_suppressed=len(suppressed_ids))
         workspace.step_group.run(
             lambda thread_index: entry_points.predict_frames(

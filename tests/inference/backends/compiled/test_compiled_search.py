@@ -36,7 +36,7 @@ pytest.importorskip("numba", reason="Numba is not installed")
 
 from dragoman.inference.backends.compiled import entry_points
 from dragoman.inference.backends.compiled.cpu_features import get_instruction_set
-from dragoman.inference.backends.compiled.kernels.structs import MAX_BEAM_SIZE
+from dragoman.inference.backends.compiled.kernels.structs import LOGIT_BLOCK, MAX_BEAM_SIZE
 from dragoman.inference.backends.compiled.search import CompiledSearch
 from dragoman.inference.backends.compiled.threads import (
     POOL,
@@ -64,12 +64,14 @@ def without_gradients(one_core: None) -> Iterator[None]:
         yield
 
 
-def build_model_with_end_scale(end_scale: float, position_encoding: str = "interleaved") -> TrainedModel:
+def build_model_with_end_scale(
+    end_scale: float, position_encoding: str = "interleaved", vocabulary: int = VOCABULARY
+) -> TrainedModel:
     """Return a random model; a longer vector of the end token makes outputs end sooner."""
     torch.manual_seed(2)
     sizes: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 48, "d_ff": 64, "num_heads": 4}
     config = ModelConfig.model_validate(sizes | {"tie_embeddings": "none", "position_encoding": position_encoding})
-    model = build_model(config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, padding_id=PADDING_ID).eval()
+    model = build_model(config, source_vocab_size=vocabulary, target_vocab_size=vocabulary, padding_id=PADDING_ID).eval()
     for parameter in model.parameters():
         parameter.add_(0.2 * torch.randn_like(parameter))
     model.output[END_ID] *= end_scale
@@ -247,6 +249,17 @@ def test_outputs_are_empty_if_all_tokens_are_suppressed(inference_models: list[I
     compiled, plain = search_both_ways(inference_models[1], rules, method=method)
     assert compiled == plain
     assert not any(hypothesis.tokens for hypotheses in compiled for hypothesis in hypotheses)
+
+
+def test_suppressed_tokens_of_each_logit_block_do_not_occur() -> None:
+    inference_model = prepare(build_model_with_end_scale(1.5, vocabulary=2 * LOGIT_BLOCK + 40))
+    outputs = search(inference_model, NO_DECODING_CONSTRAINTS, method="beam")
+    used = {token for hypotheses in outputs for token in hypotheses[0].tokens}
+    assert {token // LOGIT_BLOCK for token in used} == {0, 1, 2}
+    rules = DecodingConstraints(suppress_tokens=tuple(sorted(used, reverse=True)))
+    compiled, plain = search_both_ways(inference_model, rules, method="beam")
+    assert compiled == plain
+    assert used.isdisjoint(token for hypotheses in compiled for token in hypotheses[0].tokens)
 
 
 def test_python_searches_with_constraints(inference_models: list[InferenceModel]) -> None:

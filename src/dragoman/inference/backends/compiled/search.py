@@ -256,7 +256,7 @@ def build_search_options(request: SearchRequest) -> tuple[SearchOptions, list[ar
         for values in (
             request.max_lengths,
             request.allow_repetition,
-            (*request.suppress_tokens, request.end_id),
+            sorted(request.suppress_tokens),
             request.prompt,
         )
     ]

@@ -57,13 +57,18 @@ def select_candidates(num_rows, length, decoder, workspace, row_buffers, options
         store_i64(row_buffers.num_filled, first_list + row, 0)
     prepare_inputs(workspace.x, output, np.int64(0), num_rows, workspace.width, workspace)
     first_block, end_block = thread_range(num_blocks, group)
+    first_suppressed = np.int64(0)
     for block in range(first_block, end_block):
         column, count = block * LOGIT_BLOCK, multiply_logit_block(workspace.x, output, block, logits, num_rows, workspace)
+        first_suppressed = find_suppressed(column, first_suppressed, options)
+        end_suppressed = find_suppressed(column + count, first_suppressed, options)
         for row in range(num_rows):
             start = row * LOGIT_BLOCK
             block_max = compute_max(logits, start, count)
             store_f32(row_buffers.block_max, row * num_blocks + block, block_max)
             store_f64(row_buffers.block_sum, row * num_blocks + block, compute_exp_sum(logits, start, count, block_max))
+            for index in range(first_suppressed, end_suppressed):
+                store_f32(logits, start + load_i64(options.suppressed_ids, index) - column, np.float32(NEG_INF))
             update_candidates(row, first_list, column, start, count, block_max, length, row_buffers, options, row_ids)
     barrier(group)
     if group.thread_index == 0:
@@ -71,6 +76,14 @@ def select_candidates(num_rows, length, decoder, workspace, row_buffers, options
             reduce_logsumexp(row, num_blocks, row_buffers)
             for thread_index in range(1, group.num_threads):
                 merge_candidates(row, thread_index * row_buffers.num_rows + row, row_buffers)
+
+
+@kernel
+def find_suppressed(token, index, options):
+    """Return the index of the first suppressed token, from this index on, that is not below a token."""
+    while index < options.num_suppressed and load_i64(options.suppressed_ids, index) < token:
+        index += 1
+    return index
 
 
 @kernel
@@ -112,17 +125,20 @@ def merge_candidates(row, other_list, row_buffers):
 
 @kernel
 def update_candidates(row, first_list, column, start, count, block_max, length, row_buffers, options, row_ids):
-    """Insert the allowed tokens of a block into a row's candidates. first_list: index of this thread's first list"""
+    """Insert the allowed tokens of a block into a row's candidates. Suppressed tokens have the logit -∞.
+
+    first_list: index of this thread's first list
+    """
     list_index = first_list + row
     first, num_filled = list_index * row_buffers.num_candidates, load_i64(row_buffers.num_filled, list_index)
     last = first + row_buffers.num_candidates - 1
     if num_filled == row_buffers.num_candidates and block_max <= load_f32(row_buffers.candidate_logits, last):
         return
     for lane_start in range(0, count, LANES):
+        is_full = num_filled == row_buffers.num_candidates
+        least_logit = splat(load_f32(row_buffers.candidate_logits, last) if is_full else np.float32(NEG_INF))
         lanes = (1 << min(LANES, count - lane_start)) - 1
-        if num_filled == row_buffers.num_candidates:
-            least_logit = splat(load_f32(row_buffers.candidate_logits, last))
-            lanes &= find_greater(load_f32x16(row_buffers.logits, start + lane_start), least_logit)
+        lanes &= find_greater(load_f32x16(row_buffers.logits, start + lane_start), least_logit)
         while lanes:
             offset = lane_start + find_lowest_bit(lanes)
             lanes &= lanes - 1
@@ -146,9 +162,8 @@ def update_candidates(row, first_list, column, start, count, block_max, length, 
 @kernel
 def is_token_allowed(token, row, length, options, row_ids):
     """Return whether this may be token number `length`, from 1, of the row's output."""
-    for index in range(options.num_suppressed + (1 if length <= options.min_length else 0)):
-        if load_i64(options.suppressed_ids, index) == token:
-            return False
+    if token == options.end_id and length <= options.min_length:
+        return False
     ngram_size, start = options.no_repeat_ngram_size, row * options.max_length
     # Each start is that of an earlier n-gram, which the token would repeat.
     for ngram_start in range(length - ngram_size if ngram_size else 0):

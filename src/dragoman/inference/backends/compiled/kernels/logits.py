@@ -34,11 +34,14 @@ NEG_INF = -np.inf
 @kernel
 def compute_max(logits, start, width):
     """Return the greatest of `width` logits."""
-    full_width = width // LANES * LANES
-    lane_max = load_partial(width - full_width, logits, start + full_width, splat(NEG_INF))
-    for offset in range(0, full_width, LANES):
+    full_width = width // (2 * LANES) * (2 * LANES)
+    lane_max = other_max = splat(NEG_INF)  # two, so that neither waits for the other
+    for offset in range(0, full_width, 2 * LANES):
         lane_max = maximum(load_f32x16(logits, start + offset), lane_max)
-    return reduce_max(lane_max)
+        other_max = maximum(load_f32x16(logits, start + offset + LANES), other_max)
+    for offset in range(full_width, width, LANES):
+        lane_max = maximum(load_partial(width - offset, logits, start + offset, splat(NEG_INF)), lane_max)
+    return reduce_max(maximum(lane_max, other_max))
 
 
 @kernel

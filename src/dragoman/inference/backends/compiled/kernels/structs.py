@@ -303,7 +303,7 @@ class SearchOptions(NamedTuple):
 
     max_lengths: (B,), most tokens of each output, the end token included
     allow_repetition: (B,), 1 if degenerate repetition is allowed
-    suppressed_ids: (num_suppressed + 1,), tokens that never occur, and behind them the end token
+    suppressed_ids: (num_suppressed,), tokens that never occur, in rising order
     prompt_ids: (num_prompt_tokens,), tokens that the decoder reads between its start token and each output
     end_id, min_length: the end token, which does not occur among the first `min_length` tokens
     no_repeat_ngram_size: number of tokens that no output repeats in order; 0 allows all
