@@ -213,6 +213,21 @@ def test_written_page_is_read_again_unless_its_tags_are_plain(page: bytes, is_ke
     check_written(document, translations, content, html_file.parse)
 
 
+@pytest.mark.parametrize(("source", "translation", "is_kept"), [
+    ("One <b>two</b> <i>three</i>", "<i>Drei</i> eins <b>zwei</b>", True),
+    ("One <b>two</b><br/>three", "<br/>Eins drei <b>zwei</b>", False),
+    ('One <b>two</b> <i lang="fr">trois</i>', '<i lang="fr">trois</i> eins <b>zwei</b>', False),
+    ("One <b>two</b> <i>three</i>", "<i>1</i> 2 <b>3</b>", False),
+    ("One <b>two</b> <i>three</i>", "<i>Drei</i> eins", False),
+])  # fmt: skip
+def test_page_with_moved_inline_tags_is_not_read_again(source: str, translation: str, is_kept: bool) -> None:
+    document = html_file.parse(f"<p>First.</p><p>{source}</p><p>Last.</p>".encode())
+    translations = {"1": UnitTranslation(translation)}
+    content = write_document(document, translations)
+    assert document.keeps_tags is not None
+    assert document.keeps_tags(content, translations) is is_kept
+
+
 def test_page_that_lost_or_doubled_a_text_is_no_good_one() -> None:
     page = b"<p>One <b>two</b></p><p>three</p>"
     document = html_file.parse(page)

@@ -42,6 +42,8 @@ KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe
 MIN_LONG_TAG = 2**16
 """Length of a tag whose attributes are counted before they are read."""
 _PART_CHARACTERS = 2**15
+_CHECKED_CHARACTERS = 2**14
+"""Length of the tokens that are read between two checks of the limits"""
 _XML_ENCODING = re.compile(rb"<\?xml\s[^<>]*?\bencoding\s*+=\s*+[\"']([\w.:-]++)")
 _NAMES_FOR_BROWSERS = {
     "ascii": "windows-1252", "iso8859-1": "windows-1252", "iso8859-9": "windows-1254",
@@ -54,6 +56,9 @@ _SPACE = re.compile(f"[{_BLANKS}]{{2,}}|[{_BLANKS[1:]}]")
 """White space that is shown as one space and is none"""
 _ATTRIBUTE = re.compile(r"""(?<=[\s"'])([^\s"'<>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`]+))""")
 _QUOTES = re.compile("&(?:quot|apos|#0*3[49]|#[xX]0*2[27]);")
+_ANY_TAG = re.compile("<[^<>]*>")
+_STRUCTURE_TAG = re.compile(r"<(?:br\b|[^A-Za-z/]|[^>]*\b(?:lang|dir|style)\b)", re.IGNORECASE)
+"""Tags that divide texts or state a language, and what is no tag"""
 _TAG_WORD = re.compile(r"""\"[^"]*+"|'[^']*+'|[^\s"'/]++""")
 # Outside of values in quotation marks, neither < nor > stands in a tag.
 _START_TAG = re.compile(r"""<([a-zA-Z][^\s/<>]*+)(?:[^<>=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+)*+>""")
@@ -77,14 +82,6 @@ class _HtmlToken(Nested):
     name: str
     start: int
     end: int
-
-    @property
-    def is_tag(self) -> bool:
-        return bool(self.name)
-
-    @property
-    def is_comment(self) -> bool:
-        return self.kind == "comment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,38 +258,40 @@ class _PageReader:
         """Read token by token. Memory holds the places of all units, and the texts of those of one block."""
         text = self.text
         kept_tag, depth, opaque_depth, element_depth = "", 0, 0, ElementDepth()
-        num_tags = 0
+        num_tags, check_place = 0, 0
         check_tags(text.text.count("</"), len(text.content))
         marks = [mark.start() for mark in _TEMPLATE.finditer(text.text)][::-1]
         for token in _iter_tokens(text.text):
-            check_goes_on()
-            num_tags += token.is_tag
-            check_tags(num_tags, len(text.content))
-            if token.depth_change and token.name not in VOID_TAGS:
-                element_depth.add(token.name, is_start=token.is_start)
+            kind, name = token.kind, token.name
+            num_tags += name != ""
+            if token.end >= check_place:
+                check_place = token.end + _CHECKED_CHARACTERS
+                self._check_limits(num_tags)
+            if (kind == "start" or kind == "end") and name not in VOID_TAGS:
+                element_depth.add(name, is_start=kind == "start")
             if marks:
-                if token.name in OPAQUE_TAGS:
+                if name in OPAQUE_TAGS:
                     opaque_depth += token.depth_change
-                elif token.name in BLOCK_TAGS:
+                elif name in BLOCK_TAGS:
                     opaque_depth = 0
-                is_kept = kept_tag or token.is_comment or (opaque_depth > 0 and token.is_text)
+                is_kept = kept_tag or kind == "comment" or (opaque_depth > 0 and token.is_text)
                 while marks and marks[-1] < token.end:
                     if not is_kept:
                         raise _make_template_error(text.text, marks[-1])
                     marks.pop()
             if kept_tag:
-                if token.name == kept_tag:
+                if name == kept_tag:
                     depth += token.depth_change
                 kept_tag = kept_tag if depth else ""
-            elif token.is_tag:
+            elif name:
                 source = text.text[token.start : token.end]
-                values = {} if token.is_end else _read_values(source)
-                if token.is_start and token.name not in VOID_TAGS and _is_kept(token.name, values):
-                    kept_tag, depth = token.name, 1
-                if is_outside := bool(kept_tag) or token.name in BLOCK_TAGS:
+                values = _read_values(source) if "=" in source and kind != "end" else {}
+                if kind == "start" and name not in VOID_TAGS and _is_kept(name, values):
+                    kept_tag, depth = name, 1
+                if is_outside := bool(kept_tag) or name in BLOCK_TAGS:
                     self._end_run()
-                    if token.is_end:
-                        self.page.outer_blocks.read_end(token.name)
+                    if kind == "end":
+                        self.page.outer_blocks.read_end(name)
                 elif not self._run:
                     self._run_language = self._scopes.language
                 shown = source if kept_tag else self._read_tag(token, source, values)
@@ -300,7 +299,7 @@ class _PageReader:
                     self._add_to_run(token, shown)
                 elif isinstance(shown, _Tag):
                     self.page.add(shown.statements)
-            elif token.kind == "declaration":
+            elif kind == "declaration":
                 self._end_run()
             else:
                 if not self._run:
@@ -308,8 +307,16 @@ class _PageReader:
                 self._add_to_run(token, text.text[token.start : token.end])
             if self._new_units:
                 yield
+        self._check_limits(num_tags)
         self._end_run()
         yield
+
+    def _check_limits(self, num_tags: int) -> None:
+        """End the work, or raise DataError for too many tags, or too long a text, so far."""
+        check_goes_on()
+        check_tags(num_tags, len(self.text.content))
+        check_codes(len(self._run) - 1)
+        check_text(self._run_characters)
 
     def _read_tag(self, token: _HtmlToken, source: str, values: Mapping[str, str]) -> str | _Tag:
         """Add units for the attributes with text, and return the tag, with references instead of them."""
@@ -374,14 +381,14 @@ class _PageReader:
 
     def _add_to_run(self, token: _HtmlToken, shown: str | _Tag) -> None:
         self._run_characters += token.end - token.start
-        check_codes(len(self._run))
-        check_text(self._run_characters)
         self._run.append((token, shown))
 
     def _end_run(self) -> None:
         """Add a unit for each text of the run, which breaks divide."""
         if not self._run:
             return
+        check_codes(len(self._run) - 1)
+        check_text(self._run_characters)
         run, self._run, self._run_characters = self._run, [], 0
         if not (breaks := _find_breaks(run)):
             self._add_text(run)
@@ -405,9 +412,11 @@ class _PageReader:
         while self._is_blank(run[end - 1][0]):
             end -= 1
         run = run[start:end]
-        source = "".join(self._show(token, part) for token, part in run).strip(_BLANKS)
+        raw = self.text.text[run[0][0].start : run[-1][0].end]
+        tags = tuple(part for _, part in run if isinstance(part, _Tag))
+        is_shown = not tags and raw.isprintable() and "  " not in raw  # so are most texts, and this is fast
+        source = (raw if is_shown else "".join([self._show(token, part) for token, part in run])).strip(_BLANKS)
         if begins_with_word(source) or parse_markup(source, is_html=True).has_text:
-            raw = self.text.text[run[0][0].start : run[-1][0].end]
             start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
             end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))
             number = self._add_place(start, end)
@@ -416,7 +425,7 @@ class _PageReader:
             direction = stated[0] if stated and _is_one_element(run) else ""
             if not self.page.outer_blocks.add_text(direction) and _list_depths(run)[-1] == 0:
                 self._bare[number] = bool(direction)
-            if tags := tuple(part for _, part in run if isinstance(part, _Tag)):
+            if tags:
                 self._tags[number] = tags
             self._new_units.append(
                 Unit(str(number), source, markup="html", keep_line_breaks=False, language=self._run_language)
@@ -431,22 +440,40 @@ class _PageReader:
 
     def _is_blank(self, token: _HtmlToken) -> bool:
         """Return whether a token at the edge of a run belongs to no text."""
-        return token.is_comment or not self.text.text[token.start : token.end].strip(_BLANKS)
+        return token.kind == "comment" or not self.text.text[token.start : token.end].strip(_BLANKS)
 
     @staticmethod
     def _show(token: _HtmlToken, part: str | _Tag) -> str:
         if isinstance(part, _Tag):
             return part.shown
-        is_shown = not token.is_text or (part.isprintable() and "  " not in part)  # so are most texts, and this is fast
-        return part if is_shown else _SPACE.sub(" ", part)
+        return _SPACE.sub(" ", part) if token.is_text else part
 
     def keeps_tags(self, units: Sequence[Unit], written: EncodedText, translations: Mapping[str, UnitTranslation]) -> bool:
         """Return whether a written page has the tags of this one, with the texts of the units or their translations."""
         if _TEMPLATE.search(written.text):
             return False
-        own = (unit for unit in units if int(unit.id) not in self._attributes)
-        texts = (translations[unit.id].text if unit.id in translations else unit.source for unit in own)
-        return has_same_tags(_iter_parts(self.text.text), _iter_parts(written.text), texts)
+        own = [unit for unit in units if int(unit.id) not in self._attributes]
+        texts = [translations[unit.id].text if unit.id in translations else unit.source for unit in own]
+        if has_same_tags(_iter_parts(self.text.text), _iter_parts(written.text), texts):
+            return True
+        moved = self._move_tags(own, texts)
+        return moved != self.text.text and has_same_tags(_iter_parts(moved), _iter_parts(written.text), texts)
+
+    def _move_tags(self, units: Sequence[Unit], texts: Sequence[str]) -> str:
+        """Return the page with each text that only has its inline tags in another order than its source instead of that."""
+        output: list[str] = []
+        position = 0
+        for unit, text in zip(units, texts, strict=True):
+            tags, new_tags = _ANY_TAG.findall(unit.source), _ANY_TAG.findall(text)
+            if (
+                tags != new_tags
+                and sorted(tags) == sorted(new_tags)
+                and not any(map(_STRUCTURE_TAG.match, tags))
+                and any(map(str.isalpha, html.unescape(_ANY_TAG.sub("", text))))
+            ):
+                output += [self.text.text[position : self._starts[int(unit.id)]], text]
+                position = self._ends[int(unit.id)]
+        return "".join([*output, self.text.text[position:]])
 
     def make_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         """Yield the edits of all texts and attributes, and of the language of the page, in the order of the page."""

@@ -199,11 +199,20 @@ class StatedProperty:
         return [Edit(self.element.start, self.element.content_start, self.source.encode(tag))] if tag != old else []
 
 
-def read_stated(members: ZipMembers, part_types: Mapping[str, tuple[str, ...]]) -> Iterator[StatedProperty]:
-    """Yield the elements of parts that state a language or a direction. part_types: names of elements by type of content"""
+def read_stated(
+    members: ZipMembers, part_types: Mapping[str, tuple[str, ...]], new_language: str = ""
+) -> Iterator[StatedProperty]:
+    """Yield the elements of parts that state a language or a direction.
+
+    part_types: names of elements by type of content
+    new_language: leave out parts of Word whose elements this language does not change, which are not read again
+    """
     for part_type, names in part_types.items():
         for name in list_parts(members, (part_type,)):
             source = members.read_xml(name)
+            is_word = bool(new_language) and _DIRECTIONS.keys() >= set(names)
+            if is_word and not is_right_to_left(new_language) and not any("bidi" in part for part in source.iter_markup()):
+                continue
             for element in source.iter_elements(names):
                 yield StatedProperty(name, source, element)
 
@@ -223,5 +232,5 @@ def edit_stated(
     if not language or not translations:
         return
     source_language = next(iter(translations.values())).source_language
-    for item in read_stated(members, part_types):
+    for item in read_stated(members, part_types, language):
         yield from members.shift_edits(item.name, item.edit(source_language, language))

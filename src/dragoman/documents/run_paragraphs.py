@@ -11,7 +11,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count, groupby
 from typing import Literal
 
@@ -195,7 +195,7 @@ def _add_line(
     base = _get_base(items)
     text = name_codes(_format(items, base))
     span = (items[0].span[0], items[-1].span[1])
-    cut = Code("point", items[0].cut[0]), Code("point", items[-1].cut[1])
+    cut_before, cut_behind = items[0].cut[0], items[-1].cut[1]
     has_language = any(any(read_run_languages(item.stated)) for item in items if item.stated)
     paragraph = _copy_with_properties(reader.paragraph) if is_first else None
 
@@ -209,7 +209,8 @@ def _add_line(
         if cap is not None:
             letter, pieces = _take_first_letter(pieces)
             edits = [Edit(*cap.span, source.encode(write_run(letter, cap.properties)))]
-        edits += write_pieces([cut[0], *pieces, cut[1]], span, source, write_run, base)
+        pieces = [Code("point", cut_before), *pieces, Code("point", cut_behind)] if cut_before or cut_behind else pieces
+        edits += write_pieces(pieces, span, source, write_run, base)
         return edits if paragraph is None else [*turn_paragraph(source, paragraph, translation.language), *edits]
 
     unit = Unit(unit_id, text.text, text.markup, keep_line_breaks=False, language=language)
@@ -269,7 +270,7 @@ class _RunWriter:
     def for_paragraph(cls, source: XmlSource, paragraph: XmlElement) -> _RunWriter:
         """Return the writer for the runs of a paragraph."""
         prefix = get_tag_name(source.get_markup(paragraph.start, paragraph.content_start)).rpartition(":")[0]
-        return cls(f"{prefix}:" if prefix else "", "wordprocessingml" in paragraph.namespace)
+        return _make_run_writer(f"{prefix}:" if prefix else "", "wordprocessingml" in paragraph.namespace)
 
     def write(self, text: str, properties: str) -> str:
         """Return a run with this text and formatting."""
@@ -279,6 +280,10 @@ class _RunWriter:
     def wrap(self, content: str, properties: str) -> str:
         """Return a run with this content and formatting."""
         return f"<{self.prefix}r>{properties}{content}</{self.prefix}r>"
+
+
+# All paragraphs of a file have the same.
+_make_run_writer = lru_cache(maxsize=16)(_RunWriter)
 
 
 class _ParagraphReader:
