@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -54,8 +54,7 @@ def init(
     """
     from dragoman.console.terminal import print_facts, print_json, stderr_console
     from dragoman.data.corpus_survey import survey_pairs
-    from dragoman.data.data_defaults import read_training_recipe
-    from dragoman.data.new_recipe import SCHEMA_FILE, format_recipe, read_user_corpus
+    from dragoman.data.new_recipe import format_recipe, read_user_corpus
     from dragoman.errors import DataError
     from dragoman.formats.readers import check_files_exist, read_pairs
     from dragoman.formats.writers import write_pairs
@@ -63,12 +62,7 @@ def init(
     if output.suffix != ".toml" or not output.parent.is_dir():
         raise usage_error(f"-o {output}: give a name that ends in .toml, in a folder that exists")
     corpus = read_user_corpus(files)
-    guesses = corpus.guess_languages()
-    from_language = _ask_language("source", "--from", source_language, guesses[0])
-    to_language = _ask_language("target", "--to", target_language, guesses[1])
-    languages = from_language, to_language
-    if from_language == to_language:
-        raise usage_error(f"--from and --to are both {languages[0]!r}; give two languages")
+    languages = from_language, to_language = _ask_languages(corpus.guess_languages(), source_language, target_language)
     stem = output.with_suffix("")
     set_names = [] if valid else [Path(f"{stem}.valid"), Path(f"{stem}.test")]
     set_files = [tuple(Path(f"{name}.{language}") for language in languages) for name in set_names]
@@ -85,21 +79,16 @@ def init(
         write_pairs(
             name, part, file_format="lines", source_language=from_language, target_language=to_language, overwrite=overwrite
         )
-    _write_schema(output.with_name(SCHEMA_FILE), overwrite=overwrite)
     describe = partial(format_recipe, survey, path=output, languages=languages, train=corpus, sets=sets)
-    _write_text(output, describe(choice=""), overwrite=overwrite)
-    recipe, choice = read_training_recipe(output)
-    _write_text(output, describe(choice=(choice or "").partition("; ")[0]), overwrite=True)
+    recipe, choice = _write_recipe(output, describe, overwrite=overwrite)
     if as_json:
         facts = {"recipe": str(output), "languages": list(languages), "size": recipe.size}
         print_json({**facts, "minutes": _estimate_minutes(recipe), "survey": asdict(survey)})
         return
-    print_facts(f"{corpus}: {languages[0]} to {languages[1]}", survey.describe())
-    console = stderr_console()
-    if _are_swapped(held_out, languages):
-        console.print(f"most sources are in {languages[1]}: --from and --to may be swapped", markup=False)
-    if choice:
-        console.print(choice, markup=False)
+    print_facts(f"{corpus}: {from_language} to {to_language}", survey.describe())
+    swapped = f"most sources are in {to_language}: --from and --to may be swapped" if _are_swapped(held_out, languages) else ""
+    for note in filter(None, (swapped, choice)):
+        stderr_console().print(note, markup=False)
     held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
     click.echo(f"{output}: written{held}")
     _print_next_steps(files, output, languages, recipe)
@@ -123,6 +112,18 @@ def _are_swapped(pairs: Sequence[Pair], languages: tuple[str, str]) -> bool:
 
     sources = [pair.source for pair in pairs[:MAX_IDENTIFIED]]
     return 2 * sum(find_target_language(sources, *languages)) > len(sources)
+
+
+def _write_recipe(path: Path, describe: Callable[..., str], *, overwrite: bool) -> tuple[Recipe, str | None]:
+    """Write the recipe and its schema. Return the recipe, and why it has its size, which the recipe says too."""
+    from dragoman.data.data_defaults import read_training_recipe
+    from dragoman.data.new_recipe import SCHEMA_FILE
+
+    _write_schema(path.with_name(SCHEMA_FILE), overwrite=overwrite)
+    _write_text(path, describe(choice=""), overwrite=overwrite)
+    recipe, choice = read_training_recipe(path)
+    _write_text(path, describe(choice=(choice or "").partition("; ")[0]), overwrite=True)
+    return recipe, choice
 
 
 def _write_schema(path: Path, *, overwrite: bool) -> None:
@@ -154,6 +155,14 @@ def _estimate_minutes(recipe: Recipe) -> float | None:
 
 def _is_terminal() -> bool:
     return sys.stdin.isatty()
+
+
+def _ask_languages(guesses: tuple[str, str], source: str | None, target: str | None) -> tuple[str, str]:
+    """Return the languages of both sides, which differ."""
+    languages = _ask_language("source", "--from", source, guesses[0]), _ask_language("target", "--to", target, guesses[1])
+    if languages[0] == languages[1]:
+        raise usage_error(f"--from and --to are both {languages[0]!r}; give two languages")
+    return languages
 
 
 def _ask_language(side: str, option: str, code: str | None, guess: str) -> str:

@@ -185,11 +185,9 @@ def translate(args: TranslateOptions) -> None:
         if args.has_whole_texts:
             translated_lines = _translate_sentences(args, translator, windows, bar.advance, decoding)
         else:
-            options: dict[str, Any] = {"on_progress": bar.advance, **decoding}
-            if pivot is None:
-                options |= {"attention": args.alignments is not None, "confidence": args.confidence}
             line_constraints = None if args.constraints is None else _read_constraints(args.constraints, line_count)
-            translated_lines = _translate_windows(pivot or translator, windows, args.constraints, line_constraints, options)
+            options = {"on_progress": bar.advance, **decoding}
+            translated_lines = _translate_windows(args, translator, pivot, windows, line_constraints, options)
         line_warnings = write_translations(stream, links, translated_lines, as_json=args.as_json, flush_lines=flush_lines)
     _print_warnings(line_warnings, translator, config)
 
@@ -292,15 +290,18 @@ def _read_constraints(path: Path, line_count: int | None) -> list[TranslationCon
 
 
 def _translate_windows(
-    translator: Translator | PivotTranslator,
+    args: TranslateOptions,
+    translator: Translator,
+    pivot: PivotTranslator | None,
     windows: Iterable[list[str]],
-    constraints_path: Path | None,
     constraints: Sequence[TranslationConstraints] | None,
     options: dict[str, Any],
 ) -> Iterator[TranslatedLine]:
     """Yield each line with its translation. Raises DataError if the input ends and the constraints do not, or the reverse."""
     from dragoman.errors import DataError
 
+    if pivot is None:
+        options |= {"attention": args.alignments is not None, "confidence": args.confidence}
     start, end, window_constraints = 0, 0, None
     for lines in windows:
         start, end = end, end + len(lines)
@@ -308,11 +309,11 @@ def _translate_windows(
             window_constraints = constraints[start:end]
             if len(constraints) < end:
                 problem = f"has {format_count(len(constraints), 'constraint')}, fewer than the input has lines"
-                raise DataError(f"{constraints_path}: {problem}; give one for each line", code="invalid-constraints")
-        results = translator.translate(lines, start_index=start, constraints=window_constraints, **options)
+                raise DataError(f"{args.constraints}: {problem}; give one for each line", code="invalid-constraints")
+        results = (pivot or translator).translate(lines, start_index=start, constraints=window_constraints, **options)
         yield from zip(lines, results, repeat(None), strict=False)
     if constraints is not None:
-        _check_constraint_count(constraints_path, len(constraints), end)
+        _check_constraint_count(args.constraints, len(constraints), end)
 
 
 def _translate_sentences(

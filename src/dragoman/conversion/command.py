@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dragoman.console.options import json_option, output_path_option
+
+if TYPE_CHECKING:
+    from dragoman.conversion.converter import ConversionResult
 
 
 @dataclass(frozen=True)
@@ -92,18 +96,21 @@ def convert(
             )
         )
         return
-    print_facts(
-        str(output),
-        {
-            "source": f"{origin.name} ({origin.format})",
-            "license": origin.license or "not stated",
-            "languages": f"{_join(origin.source_languages)} → {_join(origin.target_languages)}",
-            "parameters": f"{result.parameters:,}",
-            "size on disk": f"{result.num_bytes / 2**20:.1f} MiB",
-        },
-    )
+    print_facts(str(output), _describe(result))
     for note in result.notes:
         click.echo(f"  {note}")
+
+
+def _describe(result: ConversionResult) -> dict[str, str]:
+    """Return the facts about a new bundle that the terminal shows."""
+    origin = result.origin
+    return {
+        "source": f"{origin.name} ({origin.format})",
+        "license": origin.license or "not stated",
+        "languages": f"{_join(origin.source_languages)} → {_join(origin.target_languages)}",
+        "parameters": f"{result.parameters:,}",
+        "size on disk": f"{result.num_bytes / 2**20:.1f} MiB",
+    }
 
 
 def _join(languages: list[str] | None, max_shown: int = 10) -> str:

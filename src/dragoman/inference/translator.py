@@ -30,7 +30,7 @@ from dragoman.word_aligner import Link
 
 if TYPE_CHECKING:
     from dragoman.data.tokenization.vocabulary import TextTokenizer
-    from dragoman.inference.scoring import PairScorer
+    from dragoman.inference.scoring import ConfidenceEstimator, PairScorer
     from dragoman.inference.text_translator import TextTranslator
     from dragoman.inference.whole_texts import TextTranslation
     from dragoman.model.transformer import Transformer
@@ -164,11 +164,7 @@ class Translator:
         for is_requested, feature in ((has_constraints, "constraints"), (attention, "attention"), (confidence, "confidence")):
             if is_requested and not self.recipe.model.is_autoregressive:
                 refuse_steps(feature)
-        estimator = None
-        if confidence:
-            from dragoman.inference.scoring import ConfidenceEstimator
-
-            estimator = ConfidenceEstimator(model)
+        estimator = _make_estimator(model) if confidence else None
         if model.decoding.unknown_dictionary is not None:
             from dragoman.inference.unknown_words import read_dictionary
 
@@ -286,3 +282,9 @@ class Translator:
         A pair with an empty side has no links. Raises DataError if the numbers of lines differ, or a pair is too long.
         """
         return self._get_scorer(decoding).align(sources, targets)
+
+
+def _make_estimator(model: ConfiguredModel) -> ConfidenceEstimator:
+    from dragoman.inference.scoring import ConfidenceEstimator  # most translations need none
+
+    return ConfidenceEstimator(model)

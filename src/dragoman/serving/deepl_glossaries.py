@@ -136,23 +136,13 @@ def build_glossary_router(service: TranslationService, glossaries: GlossaryStore
         return Response(status_code=204)
 
     router.include_router(_build_multilingual_router(glossaries, writer))
+    router.include_router(_build_dictionary_router(glossaries, writer))
     return router
 
 
 def _build_multilingual_router(glossaries: GlossaryStore, writer: _DictionaryWriter) -> APIRouter:
     """Return the routes of glossaries with several pairs of languages."""
     router = APIRouter(prefix="/v3/glossaries")
-
-    def get_group(request: Request, group: str, *, to_change: bool = False) -> list[StoredGlossary]:
-        return glossaries.get_group(group, identify_client(request.scope).owner, to_change=to_change)
-
-    def delete(request: Request, group: str, pair: Pair) -> Response:
-        chosen = [item for item in get_group(request, group, to_change=True) if item.has_pair(pair)]
-        if not chosen:
-            raise HttpError(404, "Glossary not found: it has no dictionary of these languages", "unknown-glossary")
-        for stored in chosen:
-            glossaries.delete(stored.id, identify_client(request.scope).owner)
-        return Response(status_code=204)
 
     @router.post("", openapi_extra=describe_fields(MultilingualFields, MULTILINGUAL_EXAMPLE), status_code=201)
     async def create_multilingual_glossary(request: Request) -> JSONResponse:
@@ -174,45 +164,65 @@ def _build_multilingual_router(glossaries: GlossaryStore, writer: _DictionaryWri
     @router.get("/{group}")
     async def get_multilingual_glossary(request: Request, group: str) -> JSONResponse:
         """Return a glossary without its terms."""
-        return JSONResponse(_describe_group(get_group(request, group)))
-
-    @router.get("/{group}/entries")
-    async def get_multilingual_entries(request: Request, group: str, source_lang: str = "", target_lang: str = "") -> Response:
-        """Return the terms of a dictionary, or of all."""
-        stored = [item for item in get_group(request, group) if item.has_pair((source_lang, target_lang))]
-        return JSONResponse({"dictionaries": list(map(_describe_dictionary, stored))})
+        return JSONResponse(_describe_group(_get_group(glossaries, request, group)))
 
     @router.patch("/{group}", openapi_extra=describe_fields(MultilingualFields, MULTILINGUAL_EXAMPLE))
     async def change_multilingual_glossary(request: Request, group: str) -> JSONResponse:
         """Rename a glossary, and add terms to its dictionaries."""
         fields = check_fields(MultilingualFields, await read_fields(request), missing=MISSING)
-        present = get_group(request, group, to_change=True)
+        present = _get_group(glossaries, request, group, to_change=True)
         name = fields.name or present[0].name
         if fields.name:
             for stored in present:
                 glossaries.rename(stored, name)
         await writer.write(identify_client(request.scope), name, fields.dictionaries, group, merge=True)
-        return JSONResponse(_describe_group(get_group(request, group)))
-
-    @router.put("/{group}/dictionaries", openapi_extra=describe_fields(DictionaryFields, DICTIONARY_EXAMPLE))
-    async def replace_dictionary(request: Request, group: str) -> JSONResponse:
-        """Replace a dictionary of a glossary."""
-        fields = check_fields(DictionaryFields, await read_fields(request), missing=MISSING)
-        name = get_group(request, group, to_change=True)[0].name
-        (stored,) = await writer.write(identify_client(request.scope), name, [fields], group)
-        return JSONResponse(_describe_pair(stored))
+        return JSONResponse(_describe_group(_get_group(glossaries, request, group)))
 
     @router.delete("/{group}", status_code=204)
     async def delete_multilingual_glossary(request: Request, group: str) -> Response:
         """Delete a glossary."""
-        return delete(request, group, ("", ""))
-
-    @router.delete("/{group}/dictionaries", status_code=204)
-    async def delete_dictionary(request: Request, group: str, source_lang: str, target_lang: str) -> Response:
-        """Delete the dictionary of a pair of languages."""
-        return delete(request, group, (source_lang, target_lang))
+        return _delete_dictionaries(glossaries, request, group, ("", ""))
 
     return router
+
+
+def _build_dictionary_router(glossaries: GlossaryStore, writer: _DictionaryWriter) -> APIRouter:
+    """Return the routes of the dictionaries of a glossary with several pairs of languages."""
+    router = APIRouter(prefix="/v3/glossaries/{group}")
+
+    @router.get("/entries")
+    async def get_multilingual_entries(request: Request, group: str, source_lang: str = "", target_lang: str = "") -> Response:
+        """Return the terms of a dictionary, or of all."""
+        stored = [item for item in _get_group(glossaries, request, group) if item.has_pair((source_lang, target_lang))]
+        return JSONResponse({"dictionaries": list(map(_describe_dictionary, stored))})
+
+    @router.put("/dictionaries", openapi_extra=describe_fields(DictionaryFields, DICTIONARY_EXAMPLE))
+    async def replace_dictionary(request: Request, group: str) -> JSONResponse:
+        """Replace a dictionary of a glossary."""
+        fields = check_fields(DictionaryFields, await read_fields(request), missing=MISSING)
+        name = _get_group(glossaries, request, group, to_change=True)[0].name
+        (stored,) = await writer.write(identify_client(request.scope), name, [fields], group)
+        return JSONResponse(_describe_pair(stored))
+
+    @router.delete("/dictionaries", status_code=204)
+    async def delete_dictionary(request: Request, group: str, source_lang: str, target_lang: str) -> Response:
+        """Delete the dictionary of a pair of languages."""
+        return _delete_dictionaries(glossaries, request, group, (source_lang, target_lang))
+
+    return router
+
+
+def _get_group(glossaries: GlossaryStore, request: Request, group: str, *, to_change: bool = False) -> list[StoredGlossary]:
+    return glossaries.get_group(group, identify_client(request.scope).owner, to_change=to_change)
+
+
+def _delete_dictionaries(glossaries: GlossaryStore, request: Request, group: str, pair: Pair) -> Response:
+    chosen = [item for item in _get_group(glossaries, request, group, to_change=True) if item.has_pair(pair)]
+    if not chosen:
+        raise HttpError(404, "Glossary not found: it has no dictionary of these languages", "unknown-glossary")
+    for stored in chosen:
+        glossaries.delete(stored.id, identify_client(request.scope).owner)
+    return Response(status_code=204)
 
 
 def _describe_glossary(stored: StoredGlossary) -> dict[str, Any]:

@@ -45,20 +45,19 @@ class Equation:
         return last[1]
 
 
-@torch.no_grad()
-def compute_steps() -> list[Equation]:
-    """Return the equations from the words to z, in order."""
-    weight_VD = torch.tensor(_EMBEDDINGS, dtype=torch.float32)
-    positions = SinusoidalPositionalEmbedding(d_model=D_MODEL, layout="interleaved")
-    embedding = Embedding(
+def _build_embedding(weight_VD: Tensor) -> Embedding:
+    return Embedding(
         weight=nn.Parameter(weight_VD),
-        positions=positions,
+        positions=SinusoidalPositionalEmbedding(d_model=D_MODEL, layout="interleaved"),
         scale_embeddings=True,
         dropout=0.0,
         padding_id=0,
         norm=nn.Identity(),
     )
-    x_BTD = embedding(torch.tensor([[1, 2]]))
+
+
+def _build_attention() -> Attention:
+    """Return attention with two heads and the matrices of this page."""
     attention = Attention(d_model=D_MODEL, num_heads=NUM_HEADS, d_k=D_K, d_v=D_K, bias=False, dropout=0.0)
     attention.attention_impl = explicit_attention
     for linear, rows in (
@@ -68,6 +67,15 @@ def compute_steps() -> list[Equation]:
         (attention.output, _OUTPUT),
     ):
         linear.weight.copy_(torch.tensor(rows))
+    return attention
+
+
+@torch.no_grad()
+def compute_steps() -> list[Equation]:
+    """Return the equations from the words to z, in order."""
+    weight_VD = torch.tensor(_EMBEDDINGS, dtype=torch.float32)
+    embedding, attention = _build_embedding(weight_VD), _build_attention()
+    x_BTD = embedding(torch.tensor([[1, 2]]))
     query_BHTK, key_value = attention.project_qkv(x_BTD)
     scaled_BHTS = scaled_dot_scores(query_BHTK, key_value.key)
     weights_BHTS = attention.compute_weights(query_BHTK, key_value.key, None)
@@ -83,7 +91,7 @@ def compute_steps() -> list[Equation]:
     return [
         Equation(
             "1. Each word has a row of E. It is multiplied by √d_model, and the encoding of its position is added.",
-            [("E", weight_VD[1:]), "· 2 +", ("PE", positions(0, 2)), "=", ("X", x_TD)],
+            [("E", weight_VD[1:]), "· 2 +", ("PE", embedding.positions(0, 2)), "=", ("X", x_TD)],
         ),
         Equation(
             "2. Head 1 makes a query of each word …",
