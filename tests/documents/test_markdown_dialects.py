@@ -431,3 +431,25 @@ def test_summary_counts_elements_of_mdx_that_stay() -> None:
     document = markdown.parse_mdx(b"<div>\n  <p>Words</p>\n</div>\n\n<hr />\n\n<Card>\n\nMore words\n\n</Card>\n")
     assert [unit.source for unit in document.units] == ["More words"]
     assert document.skipped == {"blocks of elements of MDX": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('<Card\n  title="Open it"\n  alt={x} label=\'Two words\' href="/a b"/>', 2),
+        ('See <Tip title="Be careful">now</Tip> and {{< ref title="The page" alt="x.png" >}}.', 2),
+        ('{{% notice caption="Mind this" %}}\nText.\n{{% /notice %}}', 1),
+        ('`<img alt="code it">`\n\n```\n<img alt="code it">\n```\n\n    <img alt="code it">', 0),
+        ('The attribute title="x y" is here, and a < b.', 0),
+    ],
+)
+def test_attributes_of_components_are_counted(text: str, count: int) -> None:
+    expected = {"titles and labels of components": count} if count else {}
+    assert markdown.parse_mdx(text.encode()).skipped == expected
+
+
+def test_attributes_of_html_are_texts_outside_mdx() -> None:
+    document = markdown.parse(b'<img src="a.png" alt="The house">\n\nSee <b title="So bold">it</b>.')
+    assert (document.units[0].source, document.skipped) == (
+        "The house", {"titles and labels of components": 1},
+    )  # fmt: skip

@@ -12,7 +12,7 @@ import html
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter
@@ -30,6 +30,7 @@ from dragoman.documents.reading import check_codes, check_goes_on, check_lines, 
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.text.inline_codes import parse_markup
 from dragoman.text.inline_tokens import KNOWN_TAGS, OPAQUE_TAGS, VOID_TAGS
+from dragoman.text.no_language import is_data
 from dragoman.text.placeholders import find_placeholders
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ _HTML_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
 _ELEMENT = re.compile(r"<[^<>]*>")
 _HTML_TAG = re.compile(r"<(/?)([a-zA-Z][\w.:-]*+)(?![^<>]*/>)")
+_COMPONENT = re.compile(r"<[A-Za-z][^<>]*+>|\{\{[<%][^{}]*+\}\}")
+_ATTRIBUTE = re.compile(r"""(?<![\w-])(title|alt|placeholder|aria-label|caption|label)\s*+=\s*+(["'])((?:(?!\2)[^\n])*+)\2""")
+_INLINE_CODE = re.compile(r"(?<!`)(`++)(?!`)[^`\n]++\1(?!`)")
 _RAISED_ELEMENTS = frozenset(("sub", "sup"))
 _MARKDOWN_INSIDE = re.compile(r"\smarkdown(?:[\s=>])")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -169,6 +173,10 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
             reader.add(token, before)
             token.children = None
     reader.find_anchors()
+    skipped = {
+        "blocks of elements of MDX": num_elements,
+        "titles and labels of components": _count_attributes(body, [token for token in tokens if _is_read(token, env)]),
+    }
     texts, others = divide_units(reader.units)
     return Document(
         content,
@@ -179,8 +187,26 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
         make_document_edits=make_document_edits,
         other_units=others,
         keep_anchors=reader.find_anchors,
-        skipped={"blocks of elements of MDX": num_elements} if num_elements else {},
+        skipped={name: count for name, count in skipped.items() if count},
     )
+
+
+def _is_read(token: Token, env: Mapping[str, Any]) -> bool:
+    """Return whether a block has no components: it is code, or HTML whose attributes are texts."""
+    return token.type in ("fence", "code_block") or (token.type == "html_block" and not env["is_mdx"])
+
+
+def _count_attributes(body: str, blocks: Iterable[Token]) -> int:
+    """Return the number of texts in attributes of tags and shortcodes, which stay. blocks: those without components"""
+    if not _ATTRIBUTE.search(body):
+        return 0
+    lines = body.split("\n")
+    for token in blocks:
+        first, last = token.map or (0, 0)
+        lines[first:last] = [""] * (last - first)
+    tags = _COMPONENT.findall(_INLINE_CODE.sub("", "\n".join(lines)))
+    values = (match for tag in tags for match in _ATTRIBUTE.finditer(tag))
+    return sum(any(map(str.isalpha, match[3])) and not is_data(match[3], match[1]) for match in values)
 
 
 class _LimitedTokens(list["Token"]):
