@@ -70,16 +70,7 @@ def write_folder(
     folder.mkdir(parents=True)
     settings = {**VARIANTS[variant], **changes}
     model_type = settings.pop("model_type", "t5")
-    if variant == "byt5":
-        tokenizer: Any = transformers.ByT5Tokenizer()
-        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}), encoding="utf-8")
-    else:
-        (folder / "spiece.model").write_bytes(train_pieces(variant))
-        names: dict[str, Any] = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0 if variant == "madlad" else 100}
-        if variant == "madlad":
-            names |= {"unk_token": "<unk>", "pad_token": "<s>", "eos_token": "</s>", "additional_special_tokens": []}
-        (folder / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
-        tokenizer = transformers.T5Tokenizer.from_pretrained(folder)
+    tokenizer = _write_tokenizer(folder, variant)
     num_rows = len(tokenizer) if variant == "madlad" else -(-len(tokenizer) // 128) * 128
     change(tokenizer)
     special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
@@ -87,7 +78,6 @@ def write_folder(
         special = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
     size = max(num_rows, len(tokenizer))
     is_tied = settings["tie_word_embeddings"]
-    torch.manual_seed(3)
     config_class = transformers.MT5Config if model_type == "mt5" else transformers.T5Config
     model_class = transformers.MT5ForConditionalGeneration if model_type == "mt5" else transformers.T5ForConditionalGeneration
     config = config_class(
@@ -96,18 +86,9 @@ def write_folder(
             "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, **special, **settings,
         }
     )  # fmt: skip
+    torch.manual_seed(3)
     model = model_class(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "relative" in name:
-                parameter.normal_()
-            elif "layer_norm" in name:
-                parameter.uniform_(0.5, 1.5)
-            elif parameter.dim() == 2:
-                parameter.normal_(std=0.2)
-        if not is_tied:
-            model.lm_head.weight = torch.nn.Parameter(torch.randn(size, 32) * 0.2)
-        model.lm_head.weight[special["eos_token_id"]] *= 12.0 if is_tied else 3.0
+    _draw_weights(model, is_tied=is_tied, end_id=special["eos_token_id"])
     model = model.to(dtype)
     change_model(model)
     model.save_pretrained(folder, max_shard_size=shard_size)
@@ -119,3 +100,33 @@ def write_folder(
     document = json.loads(config_path.read_text(encoding="utf-8")) | {"tie_word_embeddings": is_tied}
     config_path.write_text(json.dumps(document), encoding="utf-8")
     return model, tokenizer
+
+
+def _write_tokenizer(folder: Path, variant: str) -> Any:
+    import transformers as library
+
+    transformers: Any = library
+    if variant == "byt5":
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}), encoding="utf-8")
+        return transformers.ByT5Tokenizer()
+    (folder / "spiece.model").write_bytes(train_pieces(variant))
+    names: dict[str, Any] = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0 if variant == "madlad" else 100}
+    if variant == "madlad":
+        names |= {"unk_token": "<unk>", "pad_token": "<s>", "eos_token": "</s>", "additional_special_tokens": []}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
+    return transformers.T5Tokenizer.from_pretrained(folder)
+
+
+@torch.no_grad()
+def _draw_weights(model: Any, *, is_tied: bool, end_id: int) -> None:
+    """Draw weights that tell tokens apart, with an end token that outputs reach."""
+    for name, parameter in model.named_parameters():
+        if "relative" in name:
+            parameter.normal_()
+        elif "layer_norm" in name:
+            parameter.uniform_(0.5, 1.5)
+        elif parameter.dim() == 2:
+            parameter.normal_(std=0.2)
+    if not is_tied:
+        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight) * 0.2)
+    model.lm_head.weight[end_id] *= 12.0 if is_tied else 3.0

@@ -40,7 +40,7 @@ from dragoman.io.storage import atomic_write
 if TYPE_CHECKING:
     from dragoman.documents.file_report import FileReport, OnProgress
     from dragoman.documents.folder_files import InputFiles
-    from dragoman.documents.translate_file import FileTranslator
+    from dragoman.documents.translate_file import FileOptions, FileTranslator
     from dragoman.documents.unit_selection import Scope
     from dragoman.inference.text_options import PlaceholderMethod
     from dragoman.runtime.device_options import DeviceOptions
@@ -291,28 +291,13 @@ def _build_translate(
     from dragoman.documents.file_garbage import FileGarbage
     from dragoman.documents.file_report import report_translation
     from dragoman.documents.folder_links import NO_ANCHORS, find_linked_anchors
-    from dragoman.documents.translate_file import FileOptions, FileTranslator
+    from dragoman.documents.translate_file import FileTranslator
     from dragoman.inference.load import load
 
     bundle = fetch_if_listed(BUNDLE_TYPE.convert(model, None, None))
     decoding = parse_decoding_overrides(settings)
     add_languages(decoding, args.source_language, args.target_language)
-    options = FileOptions(
-        memory=args.memory,
-        min_similarity=1.0 if args.fuzzy is None else args.fuzzy,
-        scope=args.scope,
-        accept=args.accept,
-        line_length=args.line_length,
-        reading_speed=args.reading_speed,
-        glossary=args.glossary,
-        strict_terms=args.strict_terms,
-        placeholders=args.placeholders,
-        any_language=args.any_language,
-        language_check=not args.no_language_check,
-        keys=args.keys,
-        skip_keys=args.skip_keys,
-        project_names=args.project_names,
-    )
+    options = _make_options(args)
     translator = FileTranslator(load(bundle, *args.ensemble, task="translation", **args.device_options), options, **decoding)
     outputs = _name_outputs(args.output, files, translator)
     _check_outputs([*outputs.values(), *([args.report] if args.report is not None else [])])
@@ -341,6 +326,28 @@ def _build_translate(
             )
 
     return translate
+
+
+def _make_options(args: TranslateFileOptions) -> FileOptions:
+    """Return the options of a file that the command line states."""
+    from dragoman.documents.translate_file import FileOptions
+
+    return FileOptions(
+        memory=args.memory,
+        min_similarity=1.0 if args.fuzzy is None else args.fuzzy,
+        scope=args.scope,
+        accept=args.accept,
+        line_length=args.line_length,
+        reading_speed=args.reading_speed,
+        glossary=args.glossary,
+        strict_terms=args.strict_terms,
+        placeholders=args.placeholders,
+        any_language=args.any_language,
+        language_check=not args.no_language_check,
+        keys=args.keys,
+        skip_keys=args.skip_keys,
+        project_names=args.project_names,
+    )
 
 
 def _name_outputs(output: Path | None, files: InputFiles, translator: FileTranslator) -> dict[Path, Path]:

@@ -11,9 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
-from dragoman.documents.encoded_text import decode
+from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.plural_forms import CATEGORIES, list_missing_categories
 from dragoman.documents.reading import check_goes_on, check_texts
 from dragoman.errors import DataError
@@ -106,41 +107,42 @@ def parse_ftl(content: bytes) -> Document:
         written = _write_text(translation.text, f"{text.newline}{' ' * (indent if is_block else indent + 4)}")
         return [text.make_edit(pattern.start, pattern.end, written)]
 
-    def make_plural_edits(language: str) -> Sequence[Edit]:
-        """Return the edits that add variants of missing categories before `other`, and make sentences of variants."""
-        edits = []
-        num_added = 0
-        forms = {(pattern.key, pattern.form) for pattern in patterns}
-        for pattern in patterns:
-            value = text.text[pattern.start : pattern.end]
-            selectors = _read_selectors(text.text, pattern) if _has_selector(value) else None
-            if selectors is not None and num_added < _MAX_ADDED_CHARACTERS:
-                indent, _ = _measure_indent(text.text, pattern.start)
-                value = _write_sentences(_divide_by_variants(selectors, language, {}), indent, text.newline)
-                num_added += len(value)
-                edits.append(text.make_edit(pattern.start, pattern.end, value))
-            stem, dot, form = pattern.form.rpartition(".")
-            present = {name for name in CATEGORIES if (pattern.key, f"{stem}{dot}{name}") in forms}
-            if form != "other" or "one" not in present:
-                continue
-            bracket = text.text.rfind("[", 0, pattern.start)
-            start = bracket - (text.text[bracket - 1] == "*")
-            line = text.text[text.text.rfind("\n", 0, start) : start]
-            if not line.strip():
-                added = "".join(f"[{name}] {value}{line}" for name in list_missing_categories(language, present))
-                edits += [text.make_edit(start, start, added)] if added else []
-        return edits
-
     texts, others = divide_units(units)
     return Document(
         content,
         texts,
         "ftl",
         make_edits,
-        make_plural_edits=make_plural_edits,
+        make_plural_edits=partial(_make_plural_edits, text, patterns),
         other_units=others,
         skipped=skipped,
     )
+
+
+def _make_plural_edits(text: EncodedText, patterns: Sequence[_Pattern], language: str) -> Sequence[Edit]:
+    """Return the edits that add variants of missing categories before `other`, and make sentences of variants."""
+    edits = []
+    num_added = 0
+    forms = {(pattern.key, pattern.form) for pattern in patterns}
+    for pattern in patterns:
+        value = text.text[pattern.start : pattern.end]
+        selectors = _read_selectors(text.text, pattern) if _has_selector(value) else None
+        if selectors is not None and num_added < _MAX_ADDED_CHARACTERS:
+            indent, _ = _measure_indent(text.text, pattern.start)
+            value = _write_sentences(_divide_by_variants(selectors, language, {}), indent, text.newline)
+            num_added += len(value)
+            edits.append(text.make_edit(pattern.start, pattern.end, value))
+        stem, dot, form = pattern.form.rpartition(".")
+        present = {name for name in CATEGORIES if (pattern.key, f"{stem}{dot}{name}") in forms}
+        if form != "other" or "one" not in present:
+            continue
+        bracket = text.text.rfind("[", 0, pattern.start)
+        start = bracket - (text.text[bracket - 1] == "*")
+        line = text.text[text.text.rfind("\n", 0, start) : start]
+        if not line.strip():
+            added = "".join(f"[{name}] {value}{line}" for name in list_missing_categories(language, present))
+            edits += [text.make_edit(start, start, added)] if added else []
+    return edits
 
 
 def _has_selector(text: str) -> bool:
