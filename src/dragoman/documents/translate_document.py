@@ -218,7 +218,8 @@ def check_unit(unit: Unit, translation: str, options: DocumentOptions) -> tuple[
     """Return the names of the checks that a translation of a unit fails, in pofilter's words where it has them."""
     check_goes_on()
     flags = _check_text(unit, translation, options)
-    if _count_edge_breaks(unit.source) != _count_edge_breaks(translation):
+    has_breaks = "\n" in unit.source or "\n" in translation
+    if has_breaks and _count_edge_breaks(unit.source) != _count_edge_breaks(translation):
         flags.append("newlines")
     if unit.max_length is not None or unit.seconds is not None:
         lines = translation if unit.seconds is None else translation.replace("<br/>", "\n")

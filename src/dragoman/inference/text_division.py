@@ -64,7 +64,8 @@ def _is_one_sentence(text: str, coded: CodedText, options: TextOptions) -> bool:
 
     So are most texts, and this is fast. False if it is not certain.
     """
-    if "&" in text or _SPACE_RUN.search(text) or options.detects_outline or not _has_inline_pairs_only(coded.parts, options):
+    is_shown = text.isprintable() and "  " not in text  # then no white space is folded
+    if not is_shown or "&" in text or options.detects_outline or not _has_inline_pairs_only(coded.parts, options):
         return False
     if len(coded.parts) == 1 and isinstance(coded.parts[0], Element):
         return False

@@ -171,6 +171,8 @@ def plan_texts(texts: Sequence[str], options: TextOptions) -> TextPlan:
 def _join(pieces: Sequence[str | Separator | int], translated: Sequence[TranslatedSegment], separator: str) -> TextTranslation:
     """Return the text of the pieces and its alternatives. pieces: a segment is its number"""
     segments = tuple(translated[piece] for piece in pieces if isinstance(piece, int))
+    if len(segments) == len(pieces) == 1 and not segments[0].alternatives:  # so are most
+        return TextTranslation(segments[0].text, segments)
 
     def join(number: int) -> str:
         """Return the text with this alternative of each segment.

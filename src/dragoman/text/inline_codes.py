@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dragoman.languages import is_foreign
 from dragoman.text.element_depth import ElementDepth
@@ -302,7 +302,12 @@ def list_equal_tags(source: str, translation: str, opaque: frozenset[str] = froz
 
     opaque: names of further elements that are kept with their content
     """
-    pieces, new_pieces = split_tags(source), split_tags(translation)
+    is_short = len(source) <= MAX_CACHED_CHARACTERS and len(translation) <= MAX_CACHED_CHARACTERS
+    return (_list_equal_tags_once if is_short else _list_equal_tags)(source, translation, opaque)
+
+
+def _list_equal_tags(source: str, translation: str, opaque: frozenset[str]) -> tuple[list[str], list[str]] | None:
+    pieces, new_pieces = split_tags(source), _split_tags(translation)
     if pieces is None or new_pieces is None or pieces[1::4] != new_pieces[1::4]:
         return None
     texts, new_texts = pieces[::4], new_pieces[::4]
@@ -312,6 +317,10 @@ def list_equal_tags(source: str, translation: str, opaque: frozenset[str] = froz
         if kept_names or "lang" in source.lower() or list(map(bool, texts)) != list(map(bool, new_texts)):
             return None
     return texts, new_texts
+
+
+# It is asked for each segment, and then for the whole text, which most segments are.
+_list_equal_tags_once = lru_cache(maxsize=1024)(_list_equal_tags)
 
 
 class _PartTreeBuilder:
@@ -411,8 +420,7 @@ def _join_texts(parts: Iterable[Part]) -> Iterator[Part]:
             yield from group
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """Place of a code in the clean text.
 
     start, end: positions of its content; equal for a point
@@ -427,8 +435,7 @@ class Slot:
     after: str = ""
 
 
-@dataclass(frozen=True)
-class CleanText:
+class CleanText(NamedTuple):
     """Text without codes, with the slots of its codes."""
 
     text: str
