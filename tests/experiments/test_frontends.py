@@ -47,6 +47,16 @@ def model() -> Transformer:
     return build_model(make_config(), source_vocab_size=260, target_vocab_size=260).eval()
 
 
+def test_first_vectors_of_pictures_have_a_variance_of_one() -> None:
+    """Pixels of a standard deviation of 0.25, as lines of text have them, are not hidden by the positions."""
+    torch.manual_seed(0)
+    config = make_config(array_frontend="picture", frame_width=32, max_masked_bands=0, max_masked_frames=0.0, d_model=64)
+    frontend = get_frontend(build_model(config, source_vocab_size=260, target_vocab_size=260).eval())
+    pixels_BTF = (0.25 * torch.randn(4, 100, 32)).clamp(-1, 1)
+    source_BS = FIRST_ID + ((pixels_BTF + 1) * ((NUM_LEVELS - 1) / 2)).round().long().flatten(1)
+    assert 0.5 < frontend.embed(source_BS).var().item() < 2.0
+
+
 def make_sources(*num_frames: int) -> Tensor:
     """Return random arrays as ids, padded on the right."""
     source_BS = torch.randint(FIRST_ID, FIRST_ID + NUM_LEVELS, (len(num_frames), max(num_frames) * WIDTH))
@@ -205,8 +215,8 @@ def make_tiny_recipe(folder: Path, frontend: str, **changes: Any) -> Recipe:
         "tokenizer": {"model_type": "byte", "normalization": "identity", "reserved_tokens": 0},
         "model": SIZES | {"array_frontend": frontend},
         "training": {
-            "precision": "float32", "batch_tokens": 2000, "max_steps": 60, "schedule": "constant", "peak_lr": 5e-3,
-            "warmup_steps": 5, "validate_every_steps": 60, "num_validation_translations": 0, "checkpoint_every_steps": 60,
+            "precision": "float32", "batch_tokens": 2000, "max_steps": 150, "schedule": "constant", "peak_lr": 2e-3,
+            "warmup_steps": 5, "validate_every_steps": 150, "num_validation_translations": 0, "checkpoint_every_steps": 150,
             "log_every_steps": 20, "checkpoint_averaging": "none",
         },
         "decoding": {"method": "greedy", "max_source_tokens": 2000, "max_extra_tokens": 0, "min_length_ratio": 0.0},

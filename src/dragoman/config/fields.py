@@ -14,6 +14,7 @@ Dimension = Annotated[int, Limits(ge=1, le=2**20)]
 VocabSize = Annotated[PositiveInt, Limits(ge=5, lt=2**24)]
 NonNegativeInt = Annotated[int, Limits(ge=0, lt=2**31)]
 Probability = Annotated[float, Limits(ge=0.0, lt=1.0)]
+NonNegativeFloat = Annotated[float, Limits(ge=0.0)]  # for the keys of packages, as docs/how-to/extend.md shows
 PositiveFloat = Annotated[float, Limits(gt=0.0)]
 Fraction = Annotated[float, Limits(ge=0.0, le=1.0)]
 # A sum of weights, and a corpus size to the power of 1/temperature, stays within the range of a float.

@@ -25,19 +25,42 @@ class ConvolutionFrontend(nn.Module):
 
     width: numbers of a frame, F
     limit: largest magnitude of a number
+    input_std: standard deviation of the numbers, for which the first vectors have a variance of 1; None keeps the weights
+        that `initialization` draws
     max_masked_frames: largest share of the frames that one mask of SpecAugment covers in training
     max_masked_bands: most neighboring numbers of all frames that one mask covers in training
     """
 
-    def __init__(self, *, d_model: int, width: int, limit: float, max_masked_frames: float, max_masked_bands: int) -> None:
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        width: int,
+        limit: float,
+        input_std: float | None,
+        max_masked_frames: float,
+        max_masked_bands: int,
+    ) -> None:
         super().__init__()
         self.width = width
         self.limit = limit
+        self.input_std = input_std
         self.max_masked_frames = max_masked_frames
         self.max_masked_bands = max_masked_bands
         self.first = nn.Conv2d(1, NUM_CHANNELS, 3, stride=2, padding=1)
         self.second = nn.Conv2d(NUM_CHANNELS, NUM_CHANNELS, 3, stride=2, padding=1)
         self.linear = Linear(NUM_CHANNELS * halve(halve(width)), d_model)
+
+    def set_initial_weights(self) -> None:
+        """Draw weights that give vectors with a variance of 1, as those of tokens have, so that positions do not hide them.
+
+        A GELU halves the mean square of its inputs.
+        """
+        if self.input_std is None:
+            return
+        for layer, mean_square in ((self.first, self.input_std**2), (self.second, 0.5), (self.linear, 0.5)):
+            nn.init.normal_(layer.weight, std=(layer.weight[0].numel() * mean_square) ** -0.5)
+            nn.init.zeros_(cast(Tensor, layer.bias))
 
     def find_inputs(self, source_BS: Tensor) -> Tensor:
         """Return which vectors are no padding. → (B, L)"""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 LIMITS = {"sound": 4.0, "picture": 1.0}
 """Largest magnitude of the numbers of each front end: standard deviations of log-mel features, and the darkness of a pixel."""
+INPUT_STDS = {"sound": None, "picture": 0.25}
+"""Standard deviation of the numbers for which the first weights are drawn. Those of sounds follow `initialization`."""
 
 
 class FrontendOptions(ModelExtension):
@@ -87,6 +89,7 @@ class FrontendOptions(ModelExtension):
             d_model=model.output.shape[1],
             width=self.frame_width,
             limit=LIMITS[self.array_frontend],
+            input_std=INPUT_STDS[self.array_frontend],
             max_masked_frames=self.max_masked_frames,
             max_masked_bands=self.max_masked_bands,
         )
