@@ -33,6 +33,7 @@ class TextFrontend:
     """Embeddings of token ids (B, S), padded on the right."""
 
     weights: ModelWeights
+    numbers_per_vector: int = 1
 
     def embed(self, source: NDArray[Any]) -> FloatArray:
         return embed_tokens(self.weights, "encoder", source)
@@ -49,6 +50,10 @@ class SpectrogramFrontend:
     """
 
     weights: ModelWeights
+
+    @property
+    def numbers_per_vector(self) -> int:
+        return 2 * self.weights.config.num_mel_bins
 
     def embed(self, source: NDArray[Any]) -> FloatArray:
         x_BTD = np.ascontiguousarray(source.swapaxes(1, 2), np.float32)

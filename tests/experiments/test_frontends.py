@@ -6,6 +6,7 @@ import json
 import math
 import struct
 import wave
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from torch import Tensor
 
 import dragoman
 from dragoman.cli.main import cli
-from dragoman.config import ModelConfig, Recipe, make_recipe
+from dragoman.config import DecodingConfig, ModelConfig, Recipe, make_recipe
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
+from dragoman.decoding.interface import StepFn
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.experiments.frontends.array_text import FIRST_ID, NUM_LEVELS, write_array_text
 from dragoman.experiments.frontends.draw import LineDrawer
@@ -26,6 +29,8 @@ from dragoman.experiments.frontends.model import ConvolutionFrontend, draw_mask
 from dragoman.experiments.frontends.read import read_array_text
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.generation import BatchSearch, generate
+from dragoman.torch_engine.inference_model import as_inference_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -152,6 +157,26 @@ def test_masks_cover_one_part_of_each_row() -> None:
     num_edges_B = (mask_BT[:, 1:] != mask_BT[:, :-1]).sum(dim=1) + (~mask_BT[:, 0]).int()
     assert num_edges_B.max() <= 2
     assert mask_BT[1::2, 10:].all()
+
+
+def test_output_has_at_most_a_token_for_each_vector(model: Transformer) -> None:
+    """The source has 40 frames of 8 numbers, and so 10 vectors. A model that never ends an output fills them."""
+    never_ends = replace(model_steps := as_inference_model([model]), step=make_endless(model_steps.step))
+    config = DecodingConfig(method="greedy", max_extra_tokens=2, max_source_tokens=2000)
+    search = BatchSearch(never_ends, config, start_id=BEGIN_ID)
+    [[hypothesis]] = generate(search, [make_sources(40)[0].tolist()])
+    assert len(hypothesis.tokens) == 40 // 4 + 2
+
+
+def make_endless(step: StepFn) -> StepFn:
+    """Return a step whose end token has no probability."""
+
+    def endless(tokens_N: Any, state: Any) -> Any:
+        logits_NV, state = step(tokens_N, state)
+        logits_NV[:, END_ID] = -math.inf
+        return logits_NV, state
+
+    return endless
 
 
 def test_masks_are_for_training_alone(model: Transformer) -> None:

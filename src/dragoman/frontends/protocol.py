@@ -11,7 +11,13 @@ Array = TypeVar("Array")
 
 
 class Frontend(Protocol[Array]):
-    """Front end of sources in arrays of NumPy or PyTorch: B sources with up to S vectors of the model's width D."""
+    """Front end of sources in arrays of NumPy or PyTorch: B sources with up to S vectors of the model's width D.
+
+    numbers_per_vector: numbers of a source that become one vector; 1 for text
+    """
+
+    @property
+    def numbers_per_vector(self) -> int: ...
 
     def embed(self, source: Array) -> Array:
         """Return the vectors of the sources, to which the encoder adds its positions. → (B, S, D)"""

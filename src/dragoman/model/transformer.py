@@ -56,6 +56,11 @@ class Embedding(nn.Module):
         """Return the inputs of the first layer for tokens at positions start, start + 1, …. → (B, T, D)"""
         return self.add_positions(self.embed(ids_BT), start)
 
+    @property
+    def numbers_per_vector(self) -> int:
+        """Return 1: a token has one id and one vector."""
+        return 1
+
     def embed(self, ids_BT: Tensor) -> Tensor:
         """Return the vectors of tokens: the front end of text. → (B, T, D)"""
         scale_BT = (ids_BT != self.padding_id).to(self.weight.dtype) * self.scale

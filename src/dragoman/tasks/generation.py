@@ -145,7 +145,7 @@ class BatchSearch:
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses of each source of a batch, best first."""
         source_BS = pad_sequences(sources)
-        limits = [len(source) + self.config.max_extra_tokens for source in sources]
+        limits = [len(source) // self.inference_model.numbers_per_vector + self.config.max_extra_tokens for source in sources]
         if constraints:
             limits = [
                 max(limit, sentence_constraints.required_tokens)

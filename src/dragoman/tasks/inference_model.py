@@ -54,6 +54,8 @@ class InferenceModel:
     own_search: search of a model that predicts all tokens at once; None for a model that predicts token by token
     restrict_vocabulary: maps source ids and required tokens to a model with a smaller output vocabulary, and to the token
         ids (W,) of that vocabulary, special tokens first. It is None without a shortlist.
+    numbers_per_vector: source ids for each position of the encoder. An output has at most as many tokens as the encoder has
+        positions, and `max_extra_tokens` more.
     """
 
     start: Callable[[NDArray[Any]], SearchState]
@@ -64,6 +66,7 @@ class InferenceModel:
     native_search: NativeSearch | None = None
     own_search: OwnSearch | None = None
     restrict_vocabulary: Callable[[NDArray[np.int64], Sequence[int]], tuple[InferenceModel, NDArray[np.int64]]] | None = None
+    numbers_per_vector: int = 1
 
 
 def ensemble(members: Sequence[InferenceModel]) -> InferenceModel:
@@ -77,7 +80,8 @@ def ensemble(members: Sequence[InferenceModel]) -> InferenceModel:
     max_positions = min((member.max_positions for member in members if member.max_positions is not None), default=None)
     arrays = members[0].arrays
     step = ensemble_step([member.step for member in members], arrays)
-    return InferenceModel(start, step, arrays, max_positions, members[0].make_topk)
+    numbers_per_vector = min(member.numbers_per_vector for member in members)
+    return InferenceModel(start, step, arrays, max_positions, members[0].make_topk, numbers_per_vector=numbers_per_vector)
 
 
 def prompt_decoder(inference_model: InferenceModel, prompt: Sequence[int]) -> InferenceModel:

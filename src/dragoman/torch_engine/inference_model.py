@@ -34,7 +34,13 @@ def build_torch_inference_model(
 def as_inference_model(models: Sequence[Transformer]) -> InferenceModel:
     """Return an inference model that calls these models unchanged; several form an ensemble."""
     device, max_positions = models[0].output.device, get_max_positions(models)
-    members = [build_torch_inference_model(model.start, model.step, device, max_positions) for model in models]
+    members = [
+        replace(
+            build_torch_inference_model(model.start, model.step, device, max_positions),
+            numbers_per_vector=model.encoder.source_frontend.numbers_per_vector,
+        )
+        for model in models
+    ]
     if len(models) == 1 and not models[0].is_autoregressive:
         return replace(members[0], own_search=_OwnTorchSearch(models[0]))
     return ensemble(members)

@@ -62,6 +62,11 @@ class ConvolutionFrontend(nn.Module):
             nn.init.normal_(layer.weight, std=(layer.weight[0].numel() * mean_square) ** -0.5)
             nn.init.zeros_(cast(Tensor, layer.bias))
 
+    @property
+    def numbers_per_vector(self) -> int:
+        """Return the numbers of four frames."""
+        return 4 * self.width
+
     def find_inputs(self, source_BS: Tensor) -> Tensor:
         """Return which vectors are no padding. → (B, L)"""
         num_frames = max(1, -(-source_BS.shape[1] // self.width))
