@@ -36,7 +36,7 @@ class StandInTranslator:
         self.num_lines = 0
         self.metadata = BundleMetadata()
         self.texts = SimpleNamespace(retry_decoding=CHECK_RETRY, reads_terms=False, uses_mask=lambda: False)
-        self.bundle = SimpleNamespace(tokenizer=SimpleNamespace(languages=None))
+        self.bundle = SimpleNamespace(metadata=self.metadata, tokenizer=SimpleNamespace(languages=None, reads=None))
 
     def translate(self, lines: Sequence[str], **options: Any) -> list[Translation]:
         """Return the lines in capital letters."""
