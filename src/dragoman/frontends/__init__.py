@@ -1,1 +1,1 @@
-"""Inputs of a model before its encoder are sound files as samples and features; front ends share one interface. No PyTorch."""
+"""Interface of front ends, and those of sounds: files as samples, and samples as log-mel features. PyTorch is not needed."""
