@@ -1,7 +1,8 @@
-"""Restricted self-attention (section 4) in the model: masks, and decoder steps over a window."""
+"""Restricted self-attention (section 4): blocks equal a mask and cost O(n), and decoder steps keep a window."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,12 +20,16 @@ from dragoman.model.attention import (
 )
 from dragoman.model.factory import build_model
 from dragoman.model.layers import EncoderLayer
+from dragoman.model.local_attention import MIN_BLOCK_SIZE, MIN_LENGTH, MIN_RADII, LocalMask, Mask, local_attention
 from dragoman.model.transformer import Transformer
+from dragoman.paper.flop_counter import count_operations
+from dragoman.paper.table1_layers import LayerKind, build_layer
 from dragoman.torch_engine.static_model import StaticTransformer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
-ROWS, RADIUS, LENGTH = 30, 5, 40
+ROWS, RADIUS, LENGTH = 30, 5, MIN_LENGTH  # of blocks
+CPU = torch.device("cpu")
 ROTARY: dict[str, Any] = {"position_encoding": "rotary", "num_heads": 4, "num_key_value_heads": 2}
 
 
@@ -38,6 +43,53 @@ def make_model(radius: int | None = RADIUS, **changes: Any) -> Transformer:
 def sentences(*lengths: int) -> Tensor:
     ids_BT = torch.randint(1, ROWS, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(2))
     return ids_BT * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])
+
+
+@pytest.mark.parametrize("form", ["plain", "padded", "causal"])
+def test_blocks_equal_masked_attention(form: str, subtests: pytest.Subtests) -> None:
+    for radius, length in product([1, MIN_BLOCK_SIZE, 40], [1, 2 * MIN_BLOCK_SIZE, 90]):
+        with subtests.test(radius=radius, length=length):
+            torch.manual_seed(length + radius)
+            inputs = [torch.randn(2, 3, length, 6, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+            is_token_BT = torch.arange(length) < torch.tensor([[length], [max(length // 3, 1)]]) if form == "padded" else None
+            mask = LocalMask(radius, form == "causal", is_token_BT)
+            query, key, value = inputs
+            output = local_attention(query, key, value, mask, 0.0)
+            expected = explicit_attention(query, key, value, mask.to_tensor(length, CPU), 0.0)
+            torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
+            gradients, expected_gradients = (torch.autograd.grad(x.square().sum(), inputs) for x in (output, expected))
+            torch.testing.assert_close(gradients, expected_gradients, rtol=1e-11, atol=1e-12)
+
+
+def test_cost_grows_linearly() -> None:
+    """Four times the length costs four times the bytes and operations; with a mask it costs sixteen times."""
+
+    def cost_growth(kind: LayerKind) -> tuple[float, float]:
+        small, large = (
+            count_operations(build_layer(kind, 8, 16), torch.randn(1, n, 8, requires_grad=True)) for n in (256, 1024)
+        )
+        return large.peak_bytes / small.peak_bytes, large.operations / small.operations
+
+    assert cost_growth("restricted self-attention") == pytest.approx((4, 4), rel=0.02)
+    assert cost_growth("self-attention") == pytest.approx((16, 16), rel=0.15)
+
+
+@pytest.mark.parametrize(("length", "radius"), [(MIN_LENGTH, RADIUS), (2 * MIN_LENGTH, 2 * MIN_LENGTH // MIN_RADII)])
+def test_blocks_serve_long_sentences(length: int, radius: int) -> None:
+    for changes, num_tokens, num_blocks in (
+        ({}, length - 1, 0),
+        ({}, length, 4),
+        ({"position_encoding": "relative"}, length, 0),
+    ):
+        model, masks = make_model(radius, **changes), list[Mask | None]()
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, p: float, masks: list[Any] = masks) -> Tensor:
+            masks.append(mask)
+            return fused_attention(query, key, value, mask, p)
+
+        set_attention_impl(model, attend)
+        model(sentences(num_tokens), sentences(num_tokens))
+        assert [mask.is_causal for mask in masks if isinstance(mask, LocalMask)] == [False, False, True, True][:num_blocks]
 
 
 @pytest.mark.parametrize("attend", [fused_attention, cpu_attention])

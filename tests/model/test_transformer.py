@@ -42,6 +42,7 @@ from dragoman.model.linear import (
     round_up_rows,
     torch_matmul,
 )
+from dragoman.model.local_attention import Mask
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
 from dragoman.model.rotary_positions import build_rotary_positions, rotate
@@ -303,7 +304,7 @@ def test_set_attention_impl_reaches_every_attention() -> None:
     model = small_model()
     calls: list[float] = []
 
-    def counting(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+    def counting(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
         calls.append(dropout_p)
         return fused_attention(query, key, value, mask, dropout_p)
 

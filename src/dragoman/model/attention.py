@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from dragoman.model.dropout import apply_keep_mask, compute_threshold, draw_keep_mask, dropout
 from dragoman.model.linear import Linear, fused_linear
+from dragoman.model.local_attention import LocalMask, Mask, local_attention
 from dragoman.model.rotary_positions import rotate
 
 # Values in a SIMD register. PyTorch computes a softmax over fewer keys without SIMD, which takes ten times as long.
@@ -27,10 +28,10 @@ FUSED_MIN_KEYS = 256
 
 ALL_HEADS = slice(None)
 
-AttentionImpl = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+AttentionImpl = Callable[[Tensor, Tensor, Tensor, Mask | None, float], Tensor]
 """(query_BHTK, key_BHSK, value_BHSU, mask, dropout probability) → heads_BHTU. The mask is true for a key that the query attends
-to, or it has the numbers that are added to the scores."""
-AttentionObserver = Callable[[Tensor, "KeyValue", Tensor | None], None]
+to, or it has the numbers that are added to the scores, or it is a window."""
+AttentionObserver = Callable[[Tensor, "KeyValue", Mask | None], None]
 """Function (query_BHTK, keys and values, mask) that an attention calls before it runs."""
 
 
@@ -64,7 +65,7 @@ class KeyValue(NamedTuple):
         return KeyValue(self.key.index_select(0, rows_N), self.value.index_select(0, rows_N))
 
 
-def attention_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor | None) -> Tensor:
+def attention_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
     """Return softmax(Q·Kᵀ/√d_k), the weights of equation 1. → (B, H, T, S)"""
     return mask_scores(scaled_dot_scores(query_BHTK, key_BHSK), mask).softmax(dim=-1)
 
@@ -74,26 +75,28 @@ def scaled_dot_scores(query_BHTK: Tensor, key_BHSK: Tensor) -> Tensor:
     return torch.matmul(query_BHTK / math.sqrt(query_BHTK.shape[-1]), key_BHSK.transpose(-2, -1))
 
 
-def mask_scores(scores_BHTS: Tensor, mask: Tensor | None) -> Tensor:
+def mask_scores(scores_BHTS: Tensor, mask: Mask | None) -> Tensor:
     """Return the scores with −∞ where the mask allows no attention, or plus a mask of numbers. → (B, H, T, S)"""
     if mask is None:
         return scores_BHTS
+    if isinstance(mask, LocalMask):
+        mask = mask.to_tensor(scores_BHTS.shape[2], scores_BHTS.device)
     return scores_BHTS + mask if mask.is_floating_point() else scores_BHTS.masked_fill(~mask, float("-inf"))
 
 
-def explicit_attention(
-    query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float
-) -> Tensor:
+def explicit_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
     """Return Attention(Q, K, V) = softmax(Q·Kᵀ/√d_k)·V (equation 1), with dropout on the weights. → (B, H, T, U)"""
     weights_BHTS = dropout(attention_weights(query_BHTK, key_BHSK, mask), dropout_p)
     return torch.matmul(weights_BHTS.to(value_BHSU.dtype), value_BHSU)
 
 
-def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
-    """Return equation 1 from PyTorch's kernel. → (B, H, T, U)
+def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
+    """Return equation 1 from PyTorch's kernel, or from blocks for a window. → (B, H, T, U)
 
     The kernel has no dropout on a CPU. `cpu_attention` draws it there, so that both implementations have the same draws.
     """
+    if isinstance(mask, LocalMask):
+        return local_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     has_bias = mask is not None and mask.is_floating_point()
     if mask is not None and has_bias:
         mask = mask.to(query_BHTK.dtype)
@@ -103,12 +106,12 @@ def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, ma
     return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSU, attn_mask=mask, dropout_p=dropout_p)
 
 
-def cpu_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+def cpu_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
     """Return equation 1 in few passes over the scores, on a CPU. → (B, H, T, U)
 
     Long sentences use PyTorch's kernel, which is faster there and never stores all scores.
     """
-    if key_BHSK.shape[2] >= FUSED_MIN_KEYS:
+    if key_BHSK.shape[2] >= FUSED_MIN_KEYS or isinstance(mask, LocalMask):
         return fused_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     has_bias = mask is not None and mask.is_floating_point()
     if has_bias or torch.compiler.is_compiling():  # the compiler fuses the passes itself
@@ -235,7 +238,7 @@ class Attention(nn.Module):
         return rotate(query_BHTK, rotation_TK), KeyValue(rotate(key_value.key, rotation_TK), key_value.value)
 
     def advance(
-        self, x_NTD: Tensor, past: KeyValue | None, mask: Tensor | None, rotation_TK: Tensor | None = None
+        self, x_NTD: Tensor, past: KeyValue | None, mask: Mask | None, rotation_TK: Tensor | None = None
     ) -> tuple[Tensor, KeyValue]:
         """Return the self-attention of T more positions (N, T, D), and the keys and values of all positions so far.
 
@@ -247,11 +250,11 @@ class Attention(nn.Module):
         key_value = new if past is None else past.append(new)
         return self.attend(query_NHTK, key_value, mask), key_value
 
-    def forward(self, x_BTD: Tensor, key_value: KeyValue, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, key_value: KeyValue, mask: Mask | None) -> Tensor:
         """Return the attention of the queries of x to these keys and values. → (B, T, D)"""
         return self.attend(self._split_heads(self.query(x_BTD)), key_value, mask)
 
-    def attend(self, query_BHTK: Tensor, key_value: KeyValue, mask: Tensor | None) -> Tensor:
+    def attend(self, query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None) -> Tensor:
         """Return Concat(head₁, …, head_h)·W^O for these queries. → (B, T, D)"""
         if self.observer is not None:
             self.observer(query_BHTK, key_value, mask)
@@ -259,7 +262,7 @@ class Attention(nn.Module):
         result: Tensor = self.output(heads_BHTU.transpose(1, 2).flatten(-2))
         return result
 
-    def compute_heads(self, query_BHTK: Tensor, key_value: KeyValue, mask: Tensor | None, dropout_p: float) -> Tensor:
+    def compute_heads(self, query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None, dropout_p: float) -> Tensor:
         """Return head₁, …, head_h of these queries. → (B, H, T, U)"""
         return self.attention_impl(query_BHTK, key_value.key, key_value.value, mask, dropout_p)
 
@@ -267,7 +270,7 @@ class Attention(nn.Module):
         """Return the score of each query and key before the mask, for some heads alone. → (B, H, T, S)"""
         return scaled_dot_scores(query_BHTK[:, heads], key_BHSK[:, heads])
 
-    def compute_weights(self, query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor | None) -> Tensor:
+    def compute_weights(self, query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
         """Return the attention weights before dropout. → (B, H, T, S)"""
         return mask_scores(self.compute_scores(query_BHTK, key_BHSK), mask).softmax(dim=-1)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.linear import Linear
+from dragoman.model.local_attention import Mask
 from dragoman.model.ssru import Ssru, SsruState
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -108,7 +109,7 @@ class EncoderLayer(nn.Module):
         self.attention_residual = attention_residual
         self.feed_forward_residual = feed_forward_residual
 
-    def forward(self, x_BSD: Tensor, mask: Tensor | None, rotation_SK: Tensor | None = None) -> Tensor:
+    def forward(self, x_BSD: Tensor, mask: Mask | None, rotation_SK: Tensor | None = None) -> Tensor:
         """Return the layer's output. → (B, S, D)
 
         mask: positions that a query attends to
@@ -151,7 +152,7 @@ class DecoderLayer(nn.Module):
         x_NTD: Tensor,
         past: Any,
         cross_kv: KeyValue,
-        mask: Tensor | None,
+        mask: Mask | None,
         memory_mask: Tensor | None,
         rotation_TK: Tensor | None = None,
     ) -> tuple[Tensor, SelfState]:

@@ -16,6 +16,7 @@ from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer, SelfState
 from dragoman.model.linear import Linear, MatMul, torch_matmul
+from dragoman.model.local_attention import LocalMask, Mask, is_long
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.pointer import Pointer, PointerState, TagHead, WordTables
 from dragoman.model.positional_encoding import (
@@ -152,11 +153,13 @@ class Encoder(nn.Module):
             x_BSD = layer(x_BSD, mask, rotation_SK)
         return cast(Tensor, self.norm(x_BSD))
 
-    def _build_mask(self, inputs_BS: Tensor) -> Tensor:
+    def _build_mask(self, inputs_BS: Tensor) -> Mask:
         """Return which positions each position attends to: all that are no padding, or those of them within the window.
 
         With relative positions, it is what the scores of each position add.
         """
+        if self.window is not None and self.relative_positions is None and is_long(inputs_BS.shape[1], self.window):
+            return LocalMask(self.window, is_token_BT=inputs_BS)
         mask = padding_mask(inputs_BS) if self.window is None else windowed_padding_mask(inputs_BS, self.window)
         if self.relative_positions is None:
             return mask
@@ -217,8 +220,10 @@ class Decoder(nn.Module):
             self_kv.append(layer_kv if self.window is None else layer_kv.tail(self.window))
         return self.norm(x_NTD), replace(state, self_kv=tuple(self_kv), length=state.length + length, pointer=pointer)
 
-    def _build_mask(self, length: int, past_length: int, device: torch.device) -> Tensor:
+    def _build_mask(self, length: int, past_length: int, device: torch.device) -> Mask:
         """Return which of the past and new positions each of `length` new positions attends to; see `Encoder`."""
+        if self.window is not None and self.relative_positions is None and not past_length and is_long(length, self.window):
+            return LocalMask(self.window, is_causal=True)
         mask = causal_mask(length, past_length + length, device=device)
         if self.window is not None:
             mask = mask & window_mask(length, past_length + length, self.window, device=device)

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.experiments.local_attention.blocks import local_attention
 from dragoman.model.attention import explicit_attention
+from dragoman.model.local_attention import LocalMask, local_attention
 
 LayerKind = Literal[
     "self-attention", "restricted self-attention", "recurrent (LSTM)", "convolution", "dilated convolution",
@@ -52,7 +52,7 @@ def _build_attention(d: int, radius: int | None) -> LayerFn:
         if radius is None:
             output_BHNK = explicit_attention(x_BHNK, x_BHNK, x_BHNK, None, 0.0)
         else:
-            output_BHNK = local_attention(x_BHNK, x_BHNK, x_BHNK, radius)
+            output_BHNK = local_attention(x_BHNK, x_BHNK, x_BHNK, LocalMask(radius), 0.0)
         return output_BHNK.transpose(1, 2).flatten(-2)
 
     return attend

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.model.attention import ALL_HEADS, Attention, KeyValue
 from dragoman.model.dropout import dropout
+from dragoman.model.local_attention import Mask
 
 
 class DotScore(nn.Module):
@@ -78,7 +79,7 @@ class ScoredAttention(Attention):
         super().__init__(**shape)
         self.score = score
 
-    def compute_heads(self, query_BHTK: Tensor, key_value: KeyValue, mask: Tensor | None, dropout_p: float) -> Tensor:
+    def compute_heads(self, query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None, dropout_p: float) -> Tensor:
         """Return head₁, …, head_h of these queries. → (B, H, T, U)"""
         weights_BHTS = dropout(self.compute_weights(query_BHTK, key_value.key, mask), dropout_p)
         return torch.matmul(weights_BHTS.to(key_value.value.dtype), key_value.value)

@@ -23,6 +23,7 @@ from dragoman.errors import BundleError, DataError
 from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.translation_result import Translation
 from dragoman.model.attention import Attention, AttentionObserver, KeyValue, observe_attention
+from dragoman.model.local_attention import Mask
 from dragoman.model.transformer import Transformer, check_predicts_by_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import FORBIDDEN_IDS
@@ -276,7 +277,7 @@ def _recorded_attention(model: Transformer) -> Iterator[dict[AttentionKind, list
     recorded: dict[AttentionKind, list[_RecordedAttention]] = {kind: [] for kind in ATTENTION_KINDS}
 
     def make_observer(kind: AttentionKind, module: Attention) -> AttentionObserver:
-        def record(query: Tensor, key_value: KeyValue, mask: Tensor | None) -> None:
+        def record(query: Tensor, key_value: KeyValue, mask: Mask | None) -> None:
             weights = module.compute_weights(query, key_value.key, mask)
             tensors = (query[0], key_value.key[0], key_value.value[0], weights[0])
             recorded[kind].append(_RecordedAttention(*(tensor.float().cpu() for tensor in tensors)))

@@ -19,6 +19,7 @@ from dragoman.config import TrainingConfig
 from dragoman.data.collate import AlignmentTargets
 from dragoman.model.attention import KeyValue, mask_scores, observe_attention
 from dragoman.model.layers import DecoderLayer
+from dragoman.model.local_attention import Mask
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import get_guided_head
 
@@ -51,7 +52,7 @@ def record_head_weights(model: Transformer, alignment_config: AlignmentLossConfi
     """
     module, recorded = alignment_layer(model, alignment_config).cross_attention, list[Tensor]()
 
-    def record(query_BHTK: Tensor, key_value: KeyValue, mask: Tensor | None) -> None:
+    def record(query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None) -> None:
         heads = slice(alignment_config.head, alignment_config.head + 1)
         with torch.autocast(query_BHTK.device.type, enabled=False):
             scores_BHTS = mask_scores(module.compute_scores(query_BHTK.float(), key_value.key.float(), heads), mask)
