@@ -1093,7 +1093,7 @@ ERRORS: list[tuple[list[str], int, str]] = [
     (
         ["prepare", "multi30k-enfr", "data.root={tmp}", "run={tmp}/run"],
         1,
-        "recipes/multi30k-enfr.toml describe how to get it",
+        "check its name, or see the first lines of ",
     ),
     (["clean", "multi30k-enfr", "data.root={tmp}", "-o", "{tmp}/out"], 1, "train.en.gz: there is no such file (data.root"),
     (["train", "{tmp}/blank"], 2, "data.train"),

@@ -720,7 +720,11 @@ def test_format_comes_from_ending_inside_archive(subtests: pytest.Subtests) -> N
 )
 def test_unknown_ending_is_refused(tmp_path: Path, name: str, expected: str) -> None:
     assert error_message(lambda: detect_format(Path(name))).startswith(expected)
-    assert "data.….format" in error_message(lambda: list(read_pairs(CorpusConfig(file="a.txt"), tmp_path)))
+    (tmp_path / "folder").mkdir()
+    assert "folder: is a folder; give a file" in error_message(lambda: detect_format(tmp_path / "folder"))
+    assert "tab-separated text, or give data.….format in a recipe" in error_message(
+        lambda: list(read_pairs(CorpusConfig(file="a.txt"), tmp_path))
+    )
 
 
 def test_files_of_corpus_are_chained(tmp_path: Path) -> None:

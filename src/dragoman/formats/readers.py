@@ -13,7 +13,7 @@ from dragoman.formats.object_store import is_url
 from dragoman.formats.pair import Pair
 from dragoman.formats.po import read_po
 from dragoman.formats.sgm import read_sgm
-from dragoman.formats.text import COMPRESSED_SUFFIXES, describe_path
+from dragoman.formats.text import COMPRESSED_SUFFIXES, describe_path, to_data_error
 from dragoman.formats.tmx import read_tmx
 from dragoman.formats.tsv import read_aligned, read_tsv
 from dragoman.formats.xliff import read_xliff
@@ -59,7 +59,7 @@ def check_files_exist(data_root: str, recipe_name: str, corpora: Iterable[Corpus
             code="invalid-option",
         )
     root, builtin_file = Path(data_root), find_builtin_recipe(recipe_name)
-    hint = "check its name" if builtin_file is None else f"the first lines of {builtin_file} describe how to get it"
+    hint = "check its name" + (f", or see the first lines of {builtin_file} for how to get it" if builtin_file else "")
     for path in (path for corpus in corpora for path in list_corpus_files(corpus, root)):
         if path == STDIN_PATH:
             continue
@@ -131,9 +131,12 @@ def detect_format(path: Path, file_format: Format = "auto", *, is_one_side: bool
             f"{path}: an SGM file holds one side: give data.….source and target instead of file", code="unknown-format"
         )
     if suffix not in SUFFIX_FORMATS:
+        if path.is_dir():
+            raise to_data_error(path, IsADirectoryError())
         problem = f"the ending {suffix!r}" if suffix else "a name without an ending"
         raise DataError(
-            f"{path}: {problem} does not name a format; known are {' '.join(SUFFIX_FORMATS)}; give data.….format",
+            f"{path}: {problem} does not name a format; known are {' '.join(SUFFIX_FORMATS)}; save it as one of them, such as "
+            "tab-separated text, or give data.….format in a recipe",
             code="unknown-format",
         )
     return SUFFIX_FORMATS[suffix]
