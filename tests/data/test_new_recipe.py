@@ -45,7 +45,7 @@ def test_recipe_can_be_read_and_names_the_files() -> None:
     assert run_init("train.en", "train.de").exit_code == 0
     recipe = read_recipe(Path("own.toml"))
     assert (recipe.task.source_language, recipe.task.target_language) == ("en", "de")
-    assert recipe.run == "runs/own"
+    assert (recipe.name, recipe.run) == ("own", "runs/own")
     assert recipe.data.train is not None
     assert (recipe.data.train.source, recipe.data.train.target) == ("train.en", "train.de")
     assert recipe.data.cleaning.duplicate_pairs
@@ -170,7 +170,19 @@ def test_recipe_in_a_folder_names_its_files() -> None:
 
 
 def test_bad_input_is_one_line() -> None:
+    Path("blank.en").touch()
+    Path("blank.de").touch()
+    Path("equal.en-de.tsv").write_text("a\ta\n" * 30, encoding="utf-8")
+    Path("untranslated.en-de.tsv").write_text("a\t \n" * 30, encoding="utf-8")
     for arguments, message in [
+        (["blank.en", "blank.de", "--valid", "train.en", "train.de"], "blank.de: pairs with text on both sides: none of 0; "),
+        (["train.en", "train.de", "--valid", "blank.en", "blank.de"], "blank.de: pairs with text on both sides: none of 0; "),
+        (["train.en", "train.de", "--valid", "train.en", "blank.de"], "blank.de has 0 lines but train.en has 200"),
+        (["untranslated.en-de.tsv"], "pairs with text on both sides: none of 30; give others"),
+        (
+            ["equal.en-de.tsv"],
+            "30, of which 0 have an empty side, 30 equal sides, and 29 came before; add pairs, or give --valid",
+        ),
         (["train.en", "train.de", "train.fr"], "give one file that holds both sides"),
         (["train.en", "none.de"], "there is no such file"),
         (["train.en", "train.de", "--valid", "v.en", "v.de"], "there is no such file"),

@@ -56,7 +56,7 @@ def init(
     from dragoman.data.corpus_survey import survey_pairs
     from dragoman.data.new_recipe import format_recipe, read_user_corpus
     from dragoman.errors import DataError
-    from dragoman.formats.readers import check_files_exist, read_pairs
+    from dragoman.formats.readers import check_files_exist
     from dragoman.formats.writers import write_pairs
 
     if output.suffix != ".toml" or not output.parent.is_dir():
@@ -70,11 +70,17 @@ def init(
     outputs = [output, *(path for paths in set_files for path in paths)]
     check_output_paths(*outputs, overwrite=overwrite, input_paths=[*files, *(valid or ())])
     check_files_exist(".", output.stem, [corpus.to_config(), *([sets[0].to_config()] if valid else [])])
-    pairs = read_pairs(corpus.to_config(), Path(), source_language=from_language, target_language=to_language)
-    survey, held_out = survey_pairs(pairs)
+    survey, held_out = survey_pairs(corpus.read(languages))
     num_held_out = len(held_out) // 2
+    for texts, counts in ((corpus, survey), *([(sets[0], survey_pairs(sets[0].read(languages))[0])] if valid else [])):
+        if counts.pairs == counts.empty:
+            raise DataError(f"{texts}: pairs with text on both sides: none of {counts.pairs:,}; give others", code="empty-data")
     if not valid and not num_held_out:
-        raise DataError(f"{corpus}: {survey.pairs:,} pairs are too few to hold some out; give --valid")
+        raise DataError(
+            f"{corpus}: too few pairs to hold some out: {survey.pairs:,}, of which {survey.empty:,} have an empty side, "
+            f"{survey.equal:,} equal sides, and {survey.repeated:,} came before; add pairs, or give --valid",
+            code="empty-data",
+        )
     for name, part in zip(set_names, (held_out[:num_held_out], held_out[num_held_out:]), strict=False):
         write_pairs(
             name, part, file_format="lines", source_language=from_language, target_language=to_language, overwrite=overwrite

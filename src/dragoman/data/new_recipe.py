@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.config import CorpusConfig
 from dragoman.data.corpus_survey import MAX_RATIO, MAX_WORDS, CorpusSurvey
 from dragoman.errors import DataError
+from dragoman.formats.pair import Pair
+from dragoman.formats.readers import read_pairs
 from dragoman.formats.text import COMPRESSED_SUFFIXES
 from dragoman.languages import is_spaced_language
 
@@ -35,6 +37,10 @@ class UserCorpus:
         """Return the corpus of a recipe whose data.root is the working directory."""
         names = [str(path) for path in self.files]
         return CorpusConfig(file=names[0]) if len(names) == 1 else CorpusConfig(source=names[0], target=names[1])
+
+    def read(self, languages: tuple[str, str]) -> Iterator[Pair]:
+        """Yield the pairs. Raises DataError, which names file and position."""
+        return read_pairs(self.to_config(), Path(), source_language=languages[0], target_language=languages[1])
 
     def to_toml(self) -> str:
         """Return the corpus as an inline table of TOML."""
@@ -75,18 +81,18 @@ def format_recipe(
 ) -> str:
     """Return a recipe with cleaning for the pairs of a survey.
 
-    path: file of the recipe; the run has its name
+    path: file of the recipe; the recipe and the run have its name
     sets: validation set, and a test set if there is one
     choice: the settings that follow from the corpus, for a comment
     """
-    run = Path("runs") / path.stem
     lines = [
         f"#:schema {SCHEMA_FILE}",
         "# Recipe for the corpus below. Each setting that is left out follows from the corpus, or is that of the preset.",
         f"# Train it:  dragoman train {path}",
         "",
         'preset = "modern"',
-        f"run = {_quote(run)}",
+        f"name = {_quote(path.stem)}",
+        f"run = {_quote(Path('runs') / path.stem)}",
         f"task = {{ source_language = {_quote(languages[0])}, target_language = {_quote(languages[1])} }}",
         "",
         *([f"# {choice}", '# size = "small"   # or tiny, base, big', ""] if choice else []),
