@@ -130,7 +130,7 @@ def write_tsv(path: Path, corpus: Path, count: int, *, split: str = "train") -> 
 def test_adapt_holds_out_a_tenth(bundle: Path, corpus: Path, tmp_path: Path) -> None:
     file = write_tsv(tmp_path / "own.tsv", corpus, 60)
     adaptation = prepare_adaptation(bundle, [file], tmp_path / "run")
-    assert (adaptation.num_training_pairs, adaptation.num_held_out_pairs) == (51, 6)
+    assert (adaptation.num_training_pairs, adaptation.num_held_out_pairs, adaptation.num_untranslated_pairs) == (51, 6, 1)
     sides = {
         name: (tmp_path / "run" / "pairs" / f"{name}.source.txt").read_text(encoding="utf-8")
         for name in ("train", "validation", "held-out")
@@ -144,6 +144,9 @@ def test_adapt_holds_out_a_tenth(bundle: Path, corpus: Path, tmp_path: Path) -> 
     assert (tmp_path / "run" / "pairs" / "train.source.txt").stat().st_mtime_ns == modified
     with raises_code("empty-data", "few.tsv: 19 translated pairs", "20 or more"):
         prepare_adaptation(bundle, [write_tsv(tmp_path / "few.tsv", corpus, 19)] * 2, tmp_path / "few")
+    with raises_code("empty-data", "none.tsv: 0 translated pairs", "the test on general text needs 1"):
+        prepare_adaptation(bundle, [file], tmp_path / "none", general=write_tsv(tmp_path / "none.tsv", corpus, 0))
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.slow

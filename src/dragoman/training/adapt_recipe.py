@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.bundle import check_bundle, read_config
+from dragoman.cleaning.filters import is_empty
 from dragoman.config import CorpusConfig, ModelConfig, Recipe, TaskConfig, TrainingConfig, make_recipe
 from dragoman.errors import BundleError, DataError
 from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import read_pairs
 from dragoman.io.storage import write_lines
+from dragoman.runtime.counts import format_count
 from dragoman.training.lr_schedule import compute_learning_rate
 
 MIN_PAIRS = 20
@@ -44,11 +46,12 @@ STEPS_PER_SQRT_PAIR = 5.0
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Recipe that is ready to train, and the numbers of pairs to train on and to test on."""
+    """Recipe that is ready to train, and the numbers of pairs to train on, to test on, and without a translation."""
 
     recipe: Recipe
     num_training_pairs: int
     num_held_out_pairs: int
+    num_untranslated_pairs: int
 
 
 def prepare_adaptation(
@@ -67,11 +70,8 @@ def prepare_adaptation(
     if not base.task.has_text_target:
         raise BundleError(f"{bundle}: is a parser; give the bundle of a translator", code="wrong-task")
     files = list(dict.fromkeys(files))  # one that is given twice would be in training and in the held-out pairs
-    pairs = _read_translated_pairs(files, base.task)
-    if len(pairs) < MIN_PAIRS:
-        names = ", ".join(map(str, files))
-        message = f"{names}: {len(pairs)} translated pairs, but an adaptation needs {MIN_PAIRS} or more; add pairs"
-        raise DataError(message, code="empty-data")
+    pairs, num_untranslated = _read_translated_pairs(files, base.task, MIN_PAIRS, "an adaptation")
+    general_pairs = _read_translated_pairs([general], base.task, 1, "the test on general text")[0] if general else []
     stride = max(HELD_OUT_EVERY, -(-len(pairs) // MAX_HELD_OUT_PAIRS))
     held_out = pairs[stride // 2 :: stride]
     remaining = [pair for index, pair in enumerate(pairs) if index % stride != stride // 2]
@@ -79,8 +79,8 @@ def prepare_adaptation(
     validation = remaining[validation_stride // 2 :: validation_stride]
     training = [pair for index, pair in enumerate(remaining) if index % validation_stride != validation_stride // 2]
     test_corpora = {HELD_OUT: _write_corpus(run / "pairs", HELD_OUT, held_out)}
-    if general is not None:
-        test_corpora[GENERAL] = _write_corpus(run / "pairs", GENERAL, _read_translated_pairs([general], base.task))
+    if general_pairs:
+        test_corpora[GENERAL] = _write_corpus(run / "pairs", GENERAL, general_pairs)
     is_converted = metadata.origin is not None and base.training.init_from is None
     document = {
         "name": f"{base.name} adapted to {files[0].name if len(files) == 1 else f'{len(files)} files'}",
@@ -96,7 +96,7 @@ def prepare_adaptation(
         },
         "training": _choose_training(bundle, base.model, base.training, len(training), is_converted=is_converted),
     }
-    return Adaptation(make_recipe(document, changes, where="adapt"), len(training), len(held_out))
+    return Adaptation(make_recipe(document, changes, where="adapt"), len(training), len(held_out), num_untranslated)
 
 
 def _choose_training(
@@ -146,10 +146,19 @@ def _choose_lr(model: ModelConfig, training: TrainingConfig, *, is_converted: bo
     return own_lr if config.init_from is not None else LR_FRACTION * own_lr
 
 
-def _read_translated_pairs(files: Sequence[Path], task: TaskConfig) -> list[Pair]:
+def _read_translated_pairs(files: Sequence[Path], task: TaskConfig, min_pairs: int, purpose: str) -> tuple[list[Pair], int]:
+    """Return the translated pairs, and the number of others. Raises DataError for fewer than `min_pairs`."""
     corpus = CorpusConfig.model_validate({"file": [str(file) for file in files]})
     languages = {"source_language": task.source_language, "target_language": task.target_language}
-    return [pair for pair in read_pairs(corpus, Path(), **languages) if pair.source.strip() and pair.target.strip()]
+    pairs = list(read_pairs(corpus, Path(), **languages))
+    translated_pairs = [pair for pair in pairs if not is_empty(pair.source, pair.target)]
+    if len(translated_pairs) < min_pairs:
+        names, number = ", ".join(map(str, files)), len(translated_pairs)
+        raise DataError(
+            f"{names}: {format_count(number, 'translated pair')}, but {purpose} needs {min_pairs} or more; add pairs",
+            code="empty-data",
+        )
+    return translated_pairs, len(pairs) - len(translated_pairs)
 
 
 def _write_corpus(folder: Path, name: str, pairs: Sequence[Pair]) -> dict[str, str]:

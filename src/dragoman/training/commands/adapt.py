@@ -36,7 +36,10 @@ def adapt(bundle: Path, arguments: tuple[str, ...], run: Path | None, general: P
     folder = run or Path("runs") / f"adapted-{files[0].name.split('.')[0]}"
     adaptation = prepare_adaptation(bundle, files, folder, general=general, changes=changes)
     names = ", ".join(map(str, files))
-    message = f"{names}: {adaptation.num_training_pairs:,} pairs to train on, {adaptation.num_held_out_pairs:,} held out"
+    counts = [f"{adaptation.num_training_pairs:,} pairs to train on", f"{adaptation.num_held_out_pairs:,} held out"]
+    if adaptation.num_untranslated_pairs:
+        counts.append(f"{adaptation.num_untranslated_pairs:,} without a translation left out")
+    message = f"{names}: {', '.join(counts)}"
     stderr_console().print(message, style="dim", markup=False)
     report = run_recipe(adaptation.recipe)
     if as_json:
