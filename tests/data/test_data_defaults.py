@@ -10,6 +10,7 @@ from dragoman.config import Recipe, read_recipe
 from dragoman.config.presets import SIZES
 from dragoman.data import data_defaults
 from dragoman.data.data_defaults import CorpusSize, choose_defaults, choose_size, measure_corpora, read_training_recipe
+from dragoman.training.monitoring.diagnostics import MIN_LOG_LINES
 
 SENTENCE = "Das ist ein Satz mit acht Wörtern darin"  # 40 bytes
 
@@ -90,6 +91,7 @@ def test_sizes_and_epochs_follow_from_the_pairs(subtests: pytest.Subtests) -> No
             assert steps == 200 or steps * batch_tokens / (20 * pairs) == pytest.approx(epochs, rel=0.06)
             assert chosen["peak_lr"] * SIZES[size]["model"]["d_model"] == pytest.approx(0.35, rel=0.03)
             assert chosen["warmup_steps"] == max(int(0.1 * steps), 20)
+            assert steps // chosen["log_every_steps"] >= MIN_LOG_LINES  # so that dragoman diagnose can judge the run
 
 
 def test_long_sentences_fit_into_the_batch() -> None:

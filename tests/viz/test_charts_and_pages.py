@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chromium import needs_chromium, open_browser
 from dragoman.viz.charts import (
     Bar,
     BarGroup,
@@ -442,6 +443,17 @@ def test_figure_shrinks_to_two_thirds_at_most() -> None:
 def test_table_rejects_rows_of_different_lengths() -> None:
     with pytest.raises(ValueError, match="row 1 of 'Scores': has 1 cells for 2 columns"):
         render_report("Report", tables=[ReportTable("Scores", ["a", "b"], [["1", "2"], ["1"]])])
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_captions_of_wide_tables_wrap_on_a_narrow_screen() -> None:
+    table = ReportTable("a caption of many words " * 9, ["source", "target"], [["a wide cell " * 9] * 2])
+    measure = "() => { const r = document.createRange(); r.selectNodeContents(document.querySelector('caption'));"
+    with open_browser() as browser:
+        page = browser.new_page(viewport={"width": 390, "height": 900})
+        page.set_content(render_report("Report", tables=[table]))
+        assert page.evaluate(f"{measure} return r.getBoundingClientRect().right }}") <= 390
 
 
 def test_figure_with_active_content_is_rejected(subtests: pytest.Subtests) -> None:

@@ -303,6 +303,7 @@ def diagnose(run: Path, as_json: bool) -> None:
     if diagnoses:
         click.echo("The run folder keeps its recipe. To change other keys, start a new run with run=FOLDER.")
     elif len(run_status.train) < MIN_LOG_LINES:
-        click.echo("No problem found, but the metrics log has too few lines; try again later.")
+        remedy = "the run was too short for a diagnosis" if run_status.is_finished else "try again later"
+        click.echo(f"No problem found, but the metrics log has too few lines; {remedy}.")
     else:
         click.echo("No problem found in the metrics log.")

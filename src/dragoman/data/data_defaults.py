@@ -147,6 +147,7 @@ def choose_defaults(corpus_size: CorpusSize, size: str, *, max_length: int) -> S
             "warmup_steps": max(int(WARMUP_SHARE * steps), 20),
             "lr_decay_ratio": DECAY_SHARE,
             "max_steps": steps,
+            "log_every_steps": min(interval, TrainingConfig().log_every_steps),
             "validate_every_steps": interval,
             "checkpoint_every_steps": interval,
             "checkpoint_averaging": "none",  # the rate ends at zero, and the mean of few and distant checkpoints is worse

@@ -47,7 +47,7 @@ figure,section{{margin:2rem 0}}
 .scroll svg{{display:block;max-width:100%;height:auto}}
 figcaption,caption{{color:var(--muted);font-size:.9rem;margin-top:.5rem}}
 table{{border-collapse:collapse;width:max-content;font-size:.95rem}}
-caption{{text-align:start;margin:0;padding:0 0 .5rem}}
+caption{{text-align:start;margin:0;padding:0 max(0px,calc(100% - 100vw + 2rem)) .5rem 0}}
 th,td{{padding:.35rem .75rem;border-bottom:1px solid var(--line);text-align:start;vertical-align:top;max-width:22rem}}
 thead th{{border-bottom-width:2px}}
 .number{{text-align:end;font-variant-numeric:tabular-nums;white-space:nowrap}}

@@ -943,7 +943,14 @@ def test_diagnose_command_prints_text_and_json(tmp_path: Path) -> None:
     written(run, lines())
     assert "No problem found in the metrics log" in CliRunner().invoke(diagnose_command, [str(run)]).stdout
     written(run, lines(2))
-    assert "too few lines" in CliRunner().invoke(diagnose_command, [str(run)]).stdout
+    assert "too few lines; try again later" in CliRunner().invoke(diagnose_command, [str(run)]).stdout
+    (run / "report.json").write_text("{}", encoding="utf-8")
+    assert "too few lines; the run was too short" in CliRunner().invoke(diagnose_command, [str(run)]).stdout
+    written(tmp_path / "brief", validations(2.6))
+    (tmp_path / "brief" / "report.json").write_text("{}", encoding="utf-8")
+    page = build_run_page(read_run_status(tmp_path / "brief"), timestamp="now")
+    assert "step 200" in page
+    assert "no step is logged yet" not in page
 
 
 # Terminal

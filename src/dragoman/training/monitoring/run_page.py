@@ -86,7 +86,9 @@ def build_run_page(status: RunStatus, *, timestamp: str) -> str:
 
 def _format_headline(status: RunStatus, summary: RunSummary) -> str:
     """Return the text after the state."""
-    phrases = ["no step is logged yet"]
+    phrases = [
+        f"step {summary.step:,}" if summary.state == "finished" and summary.step is not None else "no step is logged yet"
+    ]
     if summary.progress is not None:
         phrases = [f"step {summary.step:,}", f"{100 * summary.progress:.0f} % of the budget"]
     if status.is_training_complete and summary.state != "finished":
