@@ -472,6 +472,7 @@ def test_config_holds_the_whole_recipe(bundle: Path) -> None:
 def test_bundle_with_retired_keys_opens(bundle: Path, bundle_copy: Path) -> None:
     def add_retired_keys(document: dict[str, Any]) -> None:
         document["recipe"]["decoding"] |= {"speculative": "auto", "typical_threshold": 0.3}
+        document["recipe"]["training"]["r_drop_alpha"] = 0.0
         training = {"lines": 1, "target_tokens": 2, "steps": 3, "seconds": 4.0, "tokens_per_step": {"2": 1.5}}
         document["metadata"] |= {"heads": training, "draft": training}
 

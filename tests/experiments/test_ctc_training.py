@@ -138,7 +138,6 @@ BAD_RECIPES = {
     "decoding.repetition_penalty=1.2": "repetition_penalty",
     "decoding.replace_unknowns=true": "replace_unknowns",
     "training.label_smoothing=0.1": "set label_smoothing = 0",
-    "training.r_drop_alpha=1": "r_drop_alpha",
     "training.guided_alignment_weight=0.1": "guided_alignment_weight",
     "model.decoder_mixer=recurrent": "self-attention",
     "model.decoder_autoregression=ssru": "self-attention",

@@ -329,7 +329,6 @@ def test_options_that_do_not_go_together_are_refused(
     subtests: pytest.Subtests, bundle: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     for settings, names in [
-        (("training.r_drop_alpha=1",), ("sequence_loss and r_drop_alpha",)),
         (("training.kl_to_init=1",), ("sequence_loss and kl_to_init",)),
         (("training.guided_alignment_weight=1",), ("sequence_loss and guided_alignment_weight",)),
         (("training.compile=true",), ("sequence_loss and compile",)),

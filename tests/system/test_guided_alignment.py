@@ -29,7 +29,6 @@ from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.distributed.parallelize import ModelLoss
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer, alignment_loss, record_head_weights
 from dragoman.training.losses.label_smoothing import batch_loss
-from dragoman.training.losses.rdrop import r_drop_loss
 from dragoman.training.run import train
 from expected_errors import raises_code
 from rank_processes import find_free_port, run_ranks, train_all
@@ -247,7 +246,6 @@ def test_uniform_attention_has_loss_log_length() -> None:
     targets = AlignmentTargets.from_rows(rows)
     flat_BTS = torch.full((2, 3, 4), math.log(1 / 4))
     assert alignment_loss(flat_BTS, targets).item() == pytest.approx(3 * math.log(4))
-    assert alignment_loss(torch.cat([flat_BTS, 2 * flat_BTS]), targets).item() == pytest.approx(1.5 * 3 * math.log(4))
 
 
 def test_loss_is_cross_entropy_of_head_weights(model: Transformer, batch: Batch) -> None:
@@ -288,18 +286,9 @@ def test_losses_of_halves_sum_to_whole(model: Transformer, batch: Batch) -> None
     model.eval()
     loss = ModelLoss(model, SMOOTHED_LOSS, alignment_config=AlignmentLossConfig(0.7, 1, 0))
     parts = [quarter for half in split_in_half(batch) for quarter in split_in_half(half)]
-    assert all(part.alignment_targets is not None and part.alignment_targets.num_rows == len(part.source_BS) for part in parts)
+    assert all(part.alignment_targets is not None for part in parts)
     with torch.no_grad():
         assert sum(loss(part)[0] for part in parts).item() == pytest.approx(loss(batch)[0].item(), rel=1e-5)
-
-
-def test_two_passes_have_the_mean_loss(tiny: MakeRecipe, tmp_path: Path, model: Transformer, batch: Batch) -> None:
-    model.eval()  # without dropout both passes are equal, and R-Drop's own term is 0
-    once = ModelLoss(model, SMOOTHED_LOSS, alignment_config=AlignmentLossConfig(0.7, 1, 0))
-    both_passes = partial(r_drop_loss, epsilon=0.1, smoothing_mode="uniform", alpha=1.0)
-    twice = ModelLoss(model, both_passes, alignment_config=AlignmentLossConfig(0.7, 1, 0))
-    with torch.no_grad():
-        assert twice(batch)[0].item() == pytest.approx(once(batch)[0].item(), rel=1e-4)
 
 
 # Batches
@@ -367,7 +356,6 @@ def test_collate_joins_alignment_targets() -> None:
     batch = collate([[5, 6], [7]], [[8], [9]], start_id=2, alignment_targets=[target, NO_ALIGNMENT])
     assert batch.alignment_targets is not None
     assert batch.alignment_targets.positions_3G.tolist() == [[0], [0], [1]]
-    assert batch.alignment_targets.num_rows == 2
 
 
 @pytest.mark.slow

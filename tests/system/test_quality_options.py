@@ -1,12 +1,10 @@
-"""Options that improve quality: R-Drop, minimum Bayes risk, synthetic data, and evaluation of ensembles."""
+"""Options that improve quality: minimum Bayes risk, synthetic data, and evaluation of ensembles."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,22 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 from click.testing import CliRunner
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from torch import Tensor
 
-import dragoman.training.losses.chunked
 from conftest import MakeRecipe
 from dragoman import Translation, Translator, load
 from dragoman.cli.main import cli, main
-from dragoman.config import CorpusConfig, DecodingConfig, ModelConfig, make_recipe, parse_toml, recipe_from_dict
-from dragoman.data.collate import collate, split_in_half
+from dragoman.config import CorpusConfig, DecodingConfig, make_recipe, parse_toml, recipe_from_dict
 from dragoman.data.prepare import prepare
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.errors import DataError, InterruptedRun
+from dragoman.errors import DataError
 from dragoman.evaluation.pairwise_similarity import pairwise_bleu, pairwise_chrf
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import read_pairs
@@ -40,211 +33,13 @@ from dragoman.formats.resumable import resumable_file
 from dragoman.formats.text import read_lines
 from dragoman.inference import synthetic_data
 from dragoman.inference.synthetic_data import Augmentation, augment
-from dragoman.model.factory import build_model
-from dragoman.model.transformer import Transformer
 from dragoman.tasks.mbr import rerank_by_mbr
 from dragoman.tasks.translation import TranslationStatus
-from dragoman.training.checkpoints.checkpoint import list_checkpoints
-from dragoman.training.losses.label_smoothing import batch_loss
-from dragoman.training.losses.rdrop import consistency_loss, r_drop_loss
-from dragoman.training.monitoring.events import StepDone, TrainingEvent
-from dragoman.training.resume_checks import check_recipe_unchanged
-from dragoman.training.run import train
 from expected_errors import raises_code
-from rank_processes import find_free_port, read_losses, run_ranks, train_all
-from trainers import new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 CHRF_SENTENCE, BLEU_SENTENCE = CHRF(), BLEU(effective_order=True)
-
-
-# R-Drop
-
-PLACES, WIDTH, VOCABULARY, ALPHA = 9, 4, 11, 5.0
-FORMS = ("uniform", "exclude_target", "exclude_target_and_pad")
-
-
-def equation_4(outputs_2XD: Tensor, output_VD: Tensor, targets_X: Tensor, *, form: str, alpha: float) -> Tensor:
-    """Return half of equation 4, by PyTorch's own cross-entropy and divergence over all logits at once."""
-    log_probs_2XV = (outputs_2XD @ output_VD.t()).log_softmax(-1)
-    vocabulary = len(output_VD)
-    target_probs_XV = torch.full((len(targets_X), vocabulary), 0.1 / (vocabulary - FORMS.index(form)), dtype=output_VD.dtype)
-    if form == "exclude_target_and_pad":
-        target_probs_XV[:, 0] = 0.0
-    target_probs_XV.scatter_(1, targets_X[:, None], 0.9 + (0.1 / vocabulary if form == "uniform" else 0.0))
-    likelihoods = [F.cross_entropy(log_probs_XV, target_probs_XV, reduction="sum") for log_probs_XV in log_probs_2XV]
-    first_XV, second_XV = log_probs_2XV
-    pairs = ((first_XV, second_XV), (second_XV, first_XV))
-    divergences = [F.kl_div(q_XV, p_XV, reduction="sum", log_target=True) for p_XV, q_XV in pairs]
-    return (torch.stack(likelihoods).sum() + alpha / 2 * torch.stack(divergences).sum()) / 2
-
-
-def drawn_places() -> tuple[Tensor, Tensor, Tensor]:
-    torch.manual_seed(1)
-    outputs_2XD = torch.randn(2, PLACES, WIDTH, dtype=torch.float64, requires_grad=True)
-    output_VD = torch.randn(VOCABULARY, WIDTH, dtype=torch.float64, requires_grad=True)
-    return outputs_2XD, output_VD, torch.randint(1, VOCABULARY, (PLACES,))
-
-
-@pytest.mark.parametrize("slices", [None, (88, 50)], ids=["whole", "sliced"])
-@pytest.mark.parametrize("form", FORMS)
-def test_r_drop_and_its_gradients_equal_the_equation(
-    form: str, slices: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if slices is not None:
-        monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_CHUNK_LOGITS", slices[0])
-        monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_BLOCK_LOGITS", slices[1])
-    outputs_2XD, output_VD, targets_X = drawn_places()
-    settings = {"epsilon": 0.1, "smoothing_mode": form, "alpha": ALPHA}
-    loss, nll = consistency_loss(outputs_2XD, output_VD, targets_X, **settings)  # type: ignore[arg-type]
-    expected = equation_4(outputs_2XD, output_VD, targets_X, form=form, alpha=ALPHA)
-    torch.testing.assert_close(loss, expected)
-    log_probs_2XV = (outputs_2XD @ output_VD.t()).log_softmax(-1)
-    torch.testing.assert_close(
-        nll, sum(F.nll_loss(log_probs_XV, targets_X, reduction="sum") for log_probs_XV in log_probs_2XV) / 2
-    )
-    leaves = (outputs_2XD, output_VD)
-    for actual_values, expected_values in zip(
-        torch.autograd.grad(loss * 0.7, leaves), torch.autograd.grad(expected * 0.7, leaves), strict=True
-    ):
-        torch.testing.assert_close(actual_values, expected_values)
-
-    def by(outputs_2XD: Tensor, output_VD: Tensor) -> Tensor:
-        return consistency_loss(outputs_2XD, output_VD, targets_X, **settings)[0]  # type: ignore[arg-type]
-
-    if slices is None:
-        assert torch.autograd.gradcheck(by, leaves)  # finite differences
-
-
-def test_r_drop_never_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_CHUNK_LOGITS", 88)
-    made = []
-
-    def product(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
-        made.append((len(x), len(weight)))
-        return F.linear(x, weight, bias)
-
-    outputs_2XD, output_VD, targets_X = drawn_places()
-    consistency_loss(outputs_2XD, output_VD, targets_X, epsilon=0.1, smoothing_mode="uniform", alpha=1.0, matmul=product)
-    assert max(rows * columns for rows, columns in made) <= 88 < 2 * PLACES * VOCABULARY
-
-
-def small_model(dropout: float) -> Transformer:
-    torch.manual_seed(2)
-    config = ModelConfig(
-        encoder_layers=1,
-        decoder_layers=1,
-        d_model=16,
-        d_ff=32,
-        num_heads=2,
-        residual_dropout=dropout,
-        embedding_dropout=dropout,
-    )
-    return build_model(config, source_vocab_size=17, target_vocab_size=17)
-
-
-BATCH = collate([[5, 6, 7, 3], [8, 3], [9, 10, 3]], [[4, 5], [6, 7, 8, 9], [10]], start_id=2)
-
-
-def test_r_drop_without_dropout_is_plain_loss() -> None:
-    model = small_model(0.3).eval()
-    plain, settings = (
-        batch_loss(model, BATCH, epsilon=0.1, smoothing_mode="uniform"),
-        {"epsilon": 0.1, "smoothing_mode": "uniform", "alpha": 7.0},
-    )
-    losses = r_drop_loss(model, BATCH, **settings)  # type: ignore[arg-type]
-    torch.testing.assert_close(torch.stack(losses), torch.stack(plain))
-    in_halves = [r_drop_loss(model, half, **settings) for half in split_in_half(BATCH)]  # type: ignore[arg-type]
-    torch.testing.assert_close(torch.stack([sum(part) for part in zip(*in_halves, strict=True)]), torch.stack(plain))
-
-
-def test_r_drop_has_two_dropout_masks() -> None:
-    model, twice = small_model(0.3), BATCH.source_BS.repeat(2, 1)
-    torch.manual_seed(3)
-    loss, _ = r_drop_loss(model, BATCH, epsilon=0.1, smoothing_mode="uniform", alpha=ALPHA)
-    torch.manual_seed(3)
-    outputs_BTD, _ = model.decoder(BATCH.inputs_BT.repeat(2, 1), model.start(twice))
-    real_X = BATCH.find_nonpad_positions()
-    outputs_2XD = torch.stack([half.flatten(0, 1)[real_X] for half in outputs_BTD.chunk(2)])
-    targets_X = BATCH.targets_BT.flatten()[real_X]
-    expected = equation_4(outputs_2XD, model.output, targets_X, form="uniform", alpha=ALPHA)
-    torch.testing.assert_close(loss, expected)
-    assert expected > equation_4(outputs_2XD, model.output, targets_X, form="uniform", alpha=0.0) + 0.1
-    parameters = list(model.parameters())
-    actual_values, expected_values = (torch.autograd.grad(value, parameters, retain_graph=True) for value in (loss, expected))
-    for actual, reference in zip(actual_values, expected_values, strict=True):
-        torch.testing.assert_close(actual, reference, rtol=1e-4, atol=1e-5)
-
-
-R_DROP = ("training.r_drop_alpha=5", "training.batches_per_update=2", "training.max_steps=4", "training.batch_tokens=60")
-
-
-class StopsAfter:
-    """Callback that interrupts a run with a signal after this number of steps."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def __call__(self, event: TrainingEvent) -> None:
-        if isinstance(event, StepDone):
-            self.left -= 1
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_r_drop_step_costs_two_steps(tiny: MakeRecipe, tmp_path: Path) -> None:
-    trainers = {alpha: new_trainer(tiny(tmp_path / alpha, *R_DROP, f"training.r_drop_alpha={alpha}")) for alpha in ("5", "0")}
-    for trainer in trainers.values():
-        trainer._step()
-    assert trainers["5"].state.flops == 2 * trainers["0"].state.flops
-    twice, once = ([weight.detach().clone() for weight in trainer.model.parameters()] for trainer in trainers.values())
-    assert not all(torch.equal(first, second) for first, second in zip(twice, once, strict=True))
-    nll = {alpha: float(trainer._nll_since_log / trainer._tokens_since_log) for alpha, trainer in trainers.items()}
-    assert nll["5"] == pytest.approx(nll["0"], rel=0.1)  # likelihoods of equal weights, with other dropout masks
-
-
-@pytest.mark.slow
-def test_r_drop_run_resumes_exactly(tiny: MakeRecipe, tmp_path: Path) -> None:
-    """The last scores are by minimum Bayes risk, the scores during training by greedy search."""
-    settings = (*R_DROP, "training.validate_every_steps=2", "decoding.method='sample'", "decoding.mbr='chrf'")
-    train(tiny(tmp_path / "whole", *settings, "decoding.mbr_candidates=3"))
-    recipe = tiny(tmp_path / "resumed", *settings, "decoding.mbr_candidates=3")
-    with pytest.raises(InterruptedRun):
-        train(recipe, StopsAfter(3))
-    train(recipe)
-    whole, resumed = (list_checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("whole", "resumed"))
-    assert all(torch.equal(weight, resumed.weights()[name]) for name, weight in whole.weights().items())
-    assert read_losses(tmp_path / "whole") == read_losses(tmp_path / "resumed")
-
-
-@pytest.mark.slow
-def test_ranks_share_r_drop(tiny: MakeRecipe, tmp_path: Path) -> None:
-    train(tiny(tmp_path / "alone", *R_DROP))
-    methods = ("ddp", "fsdp")
-    run_ranks(
-        2, train_all, {find_free_port(): tiny(tmp_path / method, *R_DROP, f"training.parallel={method}") for method in methods}
-    )
-    for method in methods:
-        assert read_losses(tmp_path / method) == pytest.approx(read_losses(tmp_path / "alone"), rel=1e-6)
-
-
-def test_r_drop_needs_dropout(tiny: MakeRecipe, tmp_path: Path) -> None:
-    off = [f"model.{place}_dropout=0" for place in ("residual", "embedding", "attention", "activation")]
-    with raises_code("invalid-recipe", "training.r_drop_alpha = 5", "model.residual_dropout"):
-        tiny(tmp_path / "run", "training.r_drop_alpha=5", *off)
-    with raises_code("invalid-recipe", "training.r_drop_alpha"):
-        tiny(tmp_path / "run", "training.r_drop_alpha=-1")
-
-
-def test_run_without_a_new_key_resumes(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run")
-    before = recipe.model_dump()
-    del before["training"]["r_drop_alpha"]
-    check_recipe_unchanged(before, recipe.model_dump(), tmp_path)
-    changed = tiny(tmp_path / "run", "training.r_drop_alpha=1")
-    with raises_code("recipe-changed", "training.r_drop_alpha was 0.0 and is 1.0"):
-        check_recipe_unchanged(before, changed.model_dump(), tmp_path)
 
 
 # Minimum Bayes risk

@@ -123,7 +123,6 @@ def test_fine_tuning_options_need_init_from(setting: str, tiny: MakeRecipe, tmp_
     [
         (("training.lora.rank=2", "training.freeze=['encoder.*']"), ("lora and freeze",)),
         (("training.lora.rank=2", "training.init_optimizer='keep'"), ("lora and init_optimizer",)),
-        (("training.kl_to_init=1", "training.r_drop_alpha=1"), ("kl_to_init and r_drop_alpha",)),
         (("training.lora.rank=2", "tokenizer.extra_tokens=['<ui>']"), ("'<ui>'", "training.lora")),
         (("tokenizer.extra_tokens=['a b']",), ("tokenizer.extra_tokens", "without spaces")),
         (("tokenizer.extra_tokens=['<ui>', '<ui>']",), ("names a token twice",)),

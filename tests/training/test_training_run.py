@@ -64,6 +64,7 @@ from dragoman.training.lr_schedule import compute_budget_fraction, compute_learn
 from dragoman.training.monitoring.events import Sample, StepDone
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
 from dragoman.training.report import TestSets, TrainingReport
+from dragoman.training.resume_checks import check_recipe_unchanged
 from dragoman.training.run import train
 from dragoman.training.train_step import derive_seed
 from dragoman.training.validation import EvaluationResult, Evaluator, compute_mean_loss
@@ -616,6 +617,14 @@ def test_resume_with_another_recipe_names_difference(
     with raises_code("recipe-changed", message, str(run)):
         train(tiny(run, *LONG, change))
     assert files_of(run) == before
+
+
+def test_run_without_a_new_key_resumes(tiny: MakeRecipe, tmp_path: Path) -> None:
+    before = tiny(tmp_path / "run").model_dump()
+    del before["training"]["ema_decay"]
+    check_recipe_unchanged(before, tiny(tmp_path / "run").model_dump(), tmp_path)
+    with raises_code("recipe-changed", "training.ema_decay was None and is 0.9"):
+        check_recipe_unchanged(before, tiny(tmp_path / "run", "training.ema_decay=0.9").model_dump(), tmp_path)
 
 
 def test_resume_accepts_changeable_keys(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -27,7 +27,10 @@ from dragoman.config.tokenizer_config import TokenizerConfig
 from dragoman.config.training_config import TrainingConfig
 from dragoman.errors import RecipeError
 
-RETIRED_KEYS: Mapping[str, tuple[str, ...]] = {"decoding": ("speculative", "typical_threshold")}
+RETIRED_KEYS: Mapping[str, tuple[str, ...]] = {
+    "decoding": ("speculative", "typical_threshold"),
+    "training": ("r_drop_alpha",),
+}
 """Keys that stored recipes of older versions hold, by section."""
 
 
@@ -124,12 +127,6 @@ class Recipe(RecipeSection):
         ]
         if options_needing_validation and not self.data.evaluation_corpora("valid"):
             raise ValueError(f"training.{options_needing_validation[0]} needs validation data: give data.valid")
-        dropouts = ("residual", "embedding", "attention", "activation")
-        if self.training.r_drop_alpha and not any(getattr(self.model, f"{dropout}_dropout") for dropout in dropouts):
-            raise ValueError(
-                f"training.r_drop_alpha = {self.training.r_drop_alpha:g} compares two dropout masks, but all dropout rates "
-                "are 0: set model.residual_dropout, such as 0.3, or drop r_drop_alpha"
-            )
 
     @model_validator
     def _check_cleaning(self) -> None:
@@ -358,7 +355,7 @@ class Recipe(RecipeSection):
 
     def _check_parsing(self) -> None:
         """Raise ValueError if an option does not fit a parser."""
-        tokenizer, tags = self.tokenizer, self.task.pos_tags
+        tokenizer = self.tokenizer
         for is_invalid, message in (
             (tokenizer.joint, "tokenizer.joint = true: a parser's target is a list of labels; set joint = false"),
             (
@@ -382,10 +379,6 @@ class Recipe(RecipeSection):
             (tokenizer.extra_tokens, "tokenizer.extra_tokens is for translation; drop it"),
             (tokenizer.prepend_bos, "tokenizer.prepend_bos is for translation; drop it"),
             (tokenizer.source_prefix, "tokenizer.source_prefix is for translation; drop it"),
-            (
-                self.task.has_tagging_head and self.training.r_drop_alpha,
-                f"training.r_drop_alpha does not go with task.pos_tags = {tags!r}; drop it",
-            ),
             (problem := self.decoding.find_parsing_problem(), f"decoding.{problem}"),
         ):
             if is_invalid:

@@ -105,8 +105,6 @@ class TrainingConfig(ExtensibleSection):
     """Probability mass taken from the target token, ε_ls (section 5.4)."""
     label_smoothing_mode: Literal["uniform", "exclude_target", "exclude_target_and_pad"] = "uniform"
     """Tokens that share ε_ls: all V (PyTorch), all but the target (tensor2tensor), or all but target and padding (JoeyNMT)."""
-    r_drop_alpha: Annotated[float, Limits(ge=0.0, le=1e3)] = 0.0
-    """α of R-Drop, which passes each pair through the model twice at twice the cost; 0 turns it off."""
     guided_alignment_weight: Annotated[float, Limits(ge=0.0, le=1e3)] = 0.0
     """Weight of the guided alignment loss, which trains one decoder head to attend to aligned source words; 0 turns it off."""
     alignment_layer: PositiveInt | None = None
@@ -150,11 +148,6 @@ class TrainingConfig(ExtensibleSection):
     init_from, `best` counts the start as a checkpoint."""
     num_averaged_checkpoints: PositiveInt = 5
     """Checkpoints to average if checkpoint_averaging is `last` or `best`."""
-
-    @property
-    def num_forward_passes(self) -> int:
-        """Return the number of forward passes of each pair in a step."""
-        return 2 if self.r_drop_alpha else 1
 
     @property
     def loss_extensions(self) -> tuple[LossExtension, ...]:

@@ -28,25 +28,23 @@ class AlignmentTargets:
     Attributes:
         positions_3G: for each link G: row of the batch, target position, source position
         weights_G: weight of each link; the weights of a target position sum to 1
-        num_rows: number of rows of the batch
     """
 
     positions_3G: Tensor
     weights_G: Tensor
-    num_rows: int
 
     @classmethod
     def from_rows(cls, row_targets: Sequence[AlignmentTarget]) -> AlignmentTargets:
         """Return the targets of a batch from those of its rows."""
         rows = np.repeat(np.arange(len(row_targets)), [len(row_weights) for _, _, row_weights in row_targets])
         targets, sources, weights = (np.concatenate(side) for side in zip(*row_targets, strict=True))
-        return cls(torch.from_numpy(np.stack([rows, targets, sources])), torch.from_numpy(weights), len(row_targets))
+        return cls(torch.from_numpy(np.stack([rows, targets, sources])), torch.from_numpy(weights))
 
     def select_rows(self, begin: int, end: int) -> AlignmentTargets:
         """Return the targets of rows `begin` to `end`, excluding `end`."""
         mask = (self.positions_3G[0] >= begin) & (self.positions_3G[0] < end)
         positions_3G = self.positions_3G[:, mask] - torch.tensor([[begin], [0], [0]], device=mask.device)
-        return AlignmentTargets(positions_3G, self.weights_G[mask], end - begin)
+        return AlignmentTargets(positions_3G, self.weights_G[mask])
 
     def to(self, device: torch.device) -> AlignmentTargets:
         """Return a copy on the device."""

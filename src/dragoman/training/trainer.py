@@ -305,7 +305,6 @@ class Trainer:
             self.recipe.model,
             len(self.prepared.tokenizer.target),
             batch,
-            num_forward_passes=self.config.num_forward_passes,
             has_teacher=self.config.has_teacher,
             num_candidates=self.config.num_candidates,
             training_macs=self.training_macs,

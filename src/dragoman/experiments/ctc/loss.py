@@ -25,7 +25,7 @@ from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.experiments.ctc.decoder import compute_frame_outputs, count_frames
 from dragoman.experiments.ctc.fit import measure_fit
 from dragoman.model.transformer import Transformer
-from dragoman.training.losses.chunked import Sums, chunked_loss, fold_output_bias, iter_row_blocks
+from dragoman.training.losses.chunked import Sums, chunked_loss, fold_output_bias
 from dragoman.training.losses.label_smoothing import softmax_in_place
 
 ABSENT_LOGIT = -1e4
@@ -87,9 +87,8 @@ class LogSumExpCriterion:
 
     uniform_mass: float = 0.0
 
-    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int = 0) -> Sums:
-        blocks = [softmax_in_place(block_1ZV[0], needs_grad).sum() for block_1ZV, _ in iter_row_blocks(logits_PZV)]
-        logsumexp = torch.stack(blocks).sum()
+    def write_gradient(self, logits_ZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int = 0) -> Sums:
+        logsumexp = softmax_in_place(logits_ZV, needs_grad).sum()
         return logsumexp, logsumexp
 
     def loss(self, sums: Sums) -> Sums:

@@ -75,7 +75,6 @@ class CtcOptions(ModelExtension):
                 training.label_smoothing,
                 f"training.label_smoothing = {training.label_smoothing:g}: the CTC loss has none; set label_smoothing = 0",
             ),
-            (training.r_drop_alpha, "training.r_drop_alpha compares next tokens; drop it"),
             (training.guided_alignment_weight, "training.guided_alignment_weight needs an attention of output tokens; drop it"),
             (
                 training.lora is not None,

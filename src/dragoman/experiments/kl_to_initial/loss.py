@@ -4,7 +4,7 @@ Yu et al. 2013 ("KL-divergence regularized deep neural network adaptation") prop
 Khayrallah et al. 2018 ("Regularized training objective for continued training for domain adaptation in NMT") for translation.
 The initial model has no dropout and no gradient.
 
-Shapes: X positions with a real token, Z those of a chunk, P = 1 pass, D model width, V vocabulary size.
+Shapes: X positions with a real token, Z those of a chunk, D model width, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class _KlCriterion:
     def uniform_mass(self) -> float:
         return self.smoothing.uniform_mass
 
-    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int) -> Sums:
+    def write_gradient(self, logits_ZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int) -> Sums:
         """Replace the logits by the gradient if `needs_grad`, and return the sums of loss and likelihood."""
-        logits_ZV, dtype = logits_PZV[0], logits_PZV.dtype
+        dtype = logits_ZV.dtype
         initial_ZD = self.initial_outputs_XD[start : start + len(targets_Z)].to(dtype)
         initial_logits_ZV = self.initial_matmul(initial_ZD, self.initial_output_VD.to(dtype), None)
         old_log_probs_ZV = initial_logits_ZV.to(sum_dtype(dtype)).log_softmax(dim=-1)
@@ -73,7 +73,7 @@ class _KlCriterion:
         # KL = Σ p_old · log p_old − Σ p_old · logits + log Σ exp(logits), and the last term is −log p of any class + its logit.
         target_logits_Z = logits_ZV.gather(1, targets_Z[:, None])[:, 0].to(old_probs_ZV.dtype)
         divergence = (old_probs_ZV * (old_log_probs_ZV - logits_ZV)).sum() + target_logits_Z.sum()
-        sums = self.smoothing.write_gradient(logits_PZV, targets_Z, needs_grad, start)
+        sums = self.smoothing.write_gradient(logits_ZV, targets_Z, needs_grad, start)
         loss, nll = self.smoothing.loss(sums)
         if needs_grad:
             self._add_divergence_gradient(logits_ZV, targets_Z, old_probs_ZV)

@@ -23,11 +23,9 @@ class KlToInitialOptions(LossExtension):
         return True
 
     def check_section(self, section: TrainingConfig) -> None:
-        """Raise ValueError without an initial model, or with another loss."""
+        """Raise ValueError without an initial model."""
         if section.init_from is None:
             raise ValueError("kl_to_init needs a bundle to start from: give init_from, or drop it")
-        if section.r_drop_alpha:
-            raise ValueError("kl_to_init and r_drop_alpha are given: drop one of the two")
 
     def check_recipe(self, recipe: Recipe) -> None:
         """Raise ValueError for a model without a distribution of the next word."""

@@ -29,7 +29,7 @@ from dragoman.experiments.risk_training.candidates import OutputCandidates, Sequ
 from dragoman.experiments.risk_training.config import SequenceLossConfig
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
-from dragoman.training.losses.chunked import Sums, chunked_loss, fold_output_bias, iter_row_blocks, sum_dtype
+from dragoman.training.losses.chunked import Sums, chunked_loss, fold_output_bias, sum_dtype
 from dragoman.training.losses.label_smoothing import batch_loss, softmax_in_place
 
 
@@ -124,12 +124,12 @@ class _WeightedLikelihood:
     nll_X: Tensor
     uniform_mass: float = 0.0
 
-    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int) -> Sums:
+    def write_gradient(self, logits_ZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int) -> Sums:
         """Replace the logits by the gradient if `needs_grad`, and return the weighted and the plain sum of −log p."""
-        logits_ZV, chunk = logits_PZV[0], slice(start, start + len(targets_Z))
+        chunk = slice(start, start + len(targets_Z))
         logits_ZV[:, list(FORBIDDEN_IDS)] = float("-inf")
         target_logits_Z = logits_ZV.gather(1, targets_Z[:, None])[:, 0].to(sum_dtype(logits_ZV.dtype))
-        logsumexp_Z = torch.cat([softmax_in_place(block_1ZV[0], needs_grad) for block_1ZV, _ in iter_row_blocks(logits_PZV)])
+        logsumexp_Z = softmax_in_place(logits_ZV, needs_grad)
         nll_Z, weights_Z = logsumexp_Z - target_logits_Z, self.weights_X[chunk]
         self.nll_X[chunk] = nll_Z
         if needs_grad:

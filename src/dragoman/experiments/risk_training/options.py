@@ -27,7 +27,6 @@ class RiskTrainingOptions(LossExtension):
         if section.init_from is None:
             raise ValueError("sequence_loss needs a bundle to start from: give init_from, or drop it")
         for is_used, option, reason in (
-            (section.r_drop_alpha, "r_drop_alpha", "r_drop_alpha compares two passes over the reference"),
             (section.has_teacher, "kl_to_init", "kl_to_init is a loss of the tokens of the reference"),
             (section.guided_alignment_weight, "guided_alignment_weight", "only references have a word alignment"),
             (section.compile, "compile = true", "each step decodes outputs of other lengths"),

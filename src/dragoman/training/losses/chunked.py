@@ -3,13 +3,12 @@
 The logits are computed one chunk of positions at a time. The gradients of a chunk are computed in the forward pass. The part of
 the target distribution that all classes share is added at the end.
 
-Shapes: P passes of the model over a batch (one, or two for R-Drop), X positions with a real token, D model width, V vocabulary
-size. A chunk has Z real positions, and Y positions with its padding.
+Shapes: X positions with a real token, D model width, V vocabulary size. A chunk has Z real positions, and Y positions with its
+padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -46,13 +45,13 @@ class Criterion(Protocol):
 
     @property
     def uniform_mass(self) -> float:
-        """Target probability that every class has, in each pass.
+        """Target probability that every class has.
 
         Its part of the loss, −uniform_mass · Σ logits, is a product of sums over positions and classes. So is its gradient.
         Both are added at the end without a pass over the logits.
         """
 
-    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int) -> Sums:
+    def write_gradient(self, logits_ZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int) -> Sums:
         """Replace the logits by the gradient if `needs_grad`, and return what these positions add to the sums.
 
         start: index of the first of these positions
@@ -64,13 +63,13 @@ class Criterion(Protocol):
         """Return the loss without its uniform part, and the negative log-likelihood, from the sums over all positions."""
 
 
-def chunked_loss(outputs: Tensor, output_VD: Tensor, targets_X: Tensor, criterion: Criterion, matmul: MatMul) -> Sums:
-    """Return the loss of outputs (X, D) or (P, X, D) and the negative log-likelihood, summed over all positions, in nats.
+def chunked_loss(outputs_XD: Tensor, output_VD: Tensor, targets_X: Tensor, criterion: Criterion, matmul: MatMul) -> Sums:
+    """Return the loss of the outputs and the negative log-likelihood, summed over all positions, in nats.
 
     Only the loss has a gradient. Under autocast the products have its type and all sums are in float32.
     """
     needs_grad = torch.is_grad_enabled()  # it is False inside of apply
-    loss, nll = _ChunkedLoss.apply(outputs, output_VD, targets_X, criterion, needs_grad, matmul)  # type: ignore[no-untyped-call]
+    loss, nll = _ChunkedLoss.apply(outputs_XD, output_VD, targets_X, criterion, needs_grad, matmul)  # type: ignore[no-untyped-call]
     return loss, nll
 
 
@@ -79,55 +78,58 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, outputs: Tensor, output_VD: Tensor, targets_X: Tensor, criterion: Criterion, needs_grad: bool, matmul: MatMul
+        ctx: Any,
+        outputs_XD: Tensor,
+        output_VD: Tensor,
+        targets_X: Tensor,
+        criterion: Criterion,
+        needs_grad: bool,
+        matmul: MatMul,
     ) -> Sums:
-        device_type, vocab_size = outputs.device.type, len(output_VD)
-        dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else outputs.dtype
-        outputs_PXD = _with_pass_dim(outputs)
-        num_passes = len(outputs_PXD)
+        device_type = outputs_XD.device.type
+        dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else outputs_XD.dtype
         projection_VD = output_VD.to(dtype)
-        outputs_gradient = torch.empty_like(outputs) if needs_grad else None
+        gradient_XD = torch.empty_like(outputs_XD) if needs_grad else None
         projection_gradient_VD: Tensor | None = None
         needs_projection_grad = ctx.needs_input_grad[1]  # false for a frozen output matrix, as with adapters
-        first_sum = second_sum = torch.zeros((), device=outputs.device)
+        first_sum = second_sum = torch.zeros((), device=outputs_XD.device)
         chunk_size = choose_chunk_size(
-            len(targets_X), num_passes * vocab_size, CPU_CHUNK_LOGITS if device_type == "cpu" else GPU_CHUNK_LOGITS
+            len(targets_X), len(output_VD), CPU_CHUNK_LOGITS if device_type == "cpu" else GPU_CHUNK_LOGITS
         )
         with torch.autocast(device_type, enabled=False):
             for start in range(0, len(targets_X), chunk_size):
                 targets_Z = targets_X[start : start + chunk_size]
-                flat_YD = _pad_positions(outputs_PXD[:, start : start + chunk_size].to(dtype), chunk_size).flatten(0, 1)
-                logits_PYV = matmul(flat_YD, projection_VD, None).view(num_passes, chunk_size, vocab_size)
-                chunk_sums = criterion.write_gradient(logits_PYV[:, : len(targets_Z)], targets_Z, needs_grad, start)
+                outputs_YD = _pad_positions(outputs_XD[start : start + chunk_size].to(dtype), chunk_size)
+                logits_YV = matmul(outputs_YD, projection_VD, None)
+                chunk_sums = criterion.write_gradient(logits_YV[: len(targets_Z)], targets_Z, needs_grad, start)
                 first_sum, second_sum = first_sum + chunk_sums[0], second_sum + chunk_sums[1]
-                if outputs_gradient is None:
+                if gradient_XD is None:
                     continue
-                logits_PYV[:, len(targets_Z) :] = 0
-                gradient_YV = logits_PYV.flatten(0, 1)
-                chunk_gradient_PYD = matmul(gradient_YV, projection_VD.t(), None).view(num_passes, chunk_size, -1)
-                _with_pass_dim(outputs_gradient)[:, start : start + chunk_size] = chunk_gradient_PYD[:, : len(targets_Z)]
+                gradient_YV = logits_YV  # `write_gradient` has replaced the logits
+                gradient_YV[len(targets_Z) :] = 0
+                gradient_XD[start : start + chunk_size] = matmul(gradient_YV, projection_VD.t(), None)[: len(targets_Z)]
                 if needs_projection_grad:
-                    projection_gradient_VD = _accumulate(matmul(gradient_YV.t(), flat_YD.t(), None), projection_gradient_VD)
-                del logits_PYV, gradient_YV  # the next chunk reuses this memory, which is in the caches
+                    projection_gradient_VD = _accumulate(matmul(gradient_YV.t(), outputs_YD.t(), None), projection_gradient_VD)
+                del logits_YV, gradient_YV  # the next chunk reuses this memory, which is in the caches
             loss, nll = criterion.loss((first_sum, second_sum))
-            outputs_sum_D, classes_sum_D = _sum_rows(outputs_PXD.flatten(0, 1)), _sum_rows(output_VD)
+            outputs_sum_D, classes_sum_D = _sum_rows(outputs_XD), _sum_rows(output_VD)
             loss = loss - criterion.uniform_mass * (outputs_sum_D @ classes_sum_D)
-            if outputs_gradient is not None:
-                outputs_gradient.sub_(criterion.uniform_mass * classes_sum_D)
+            if gradient_XD is not None:
+                gradient_XD.sub_(criterion.uniform_mass * classes_sum_D)
             if projection_gradient_VD is not None:
                 projection_gradient_VD.sub_(criterion.uniform_mass * outputs_sum_D)
-        ctx.save_for_backward(outputs_gradient, projection_gradient_VD)
+        ctx.save_for_backward(gradient_XD, projection_gradient_VD)
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        outputs_gradient, projection_gradient_VD = ctx.saved_tensors
+        gradient_XD, projection_gradient_VD = ctx.saved_tensors
         if projection_gradient_VD is None:
-            return outputs_gradient * grads[0], None, None, None, None, None
+            return gradient_XD * grads[0], None, None, None, None, None
         contiguous_VD = contiguous_rows(projection_gradient_VD)
         scale = torch.mul if contiguous_VD is projection_gradient_VD else Tensor.mul_  # a copy may be written to
-        return outputs_gradient * grads[0], scale(contiguous_VD, grads[0]), None, None, None, None
+        return gradient_XD * grads[0], scale(contiguous_VD, grads[0]), None, None, None, None
 
 
 def _accumulate(part_VD: Tensor, sum_VD: Tensor | None) -> Tensor:
@@ -136,19 +138,14 @@ def _accumulate(part_VD: Tensor, sum_VD: Tensor | None) -> Tensor:
         return part_VD.to(sum_dtype(part_VD.dtype))
     if part_VD.dtype == sum_VD.dtype or part_VD.device.type != "cpu":
         return sum_VD.add_(part_VD)
-    buffer = cached_buffer(part_VD.numel(), sum_VD.dtype, part_VD.device)
+    buffer = _cached_buffer(part_VD.numel(), sum_VD.dtype, part_VD.device)
     return sum_VD.add_(buffer.as_strided(part_VD.shape, part_VD.stride()).copy_(part_VD))
 
 
 @lru_cache(maxsize=4)
-def cached_buffer(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _cached_buffer(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return scratch memory for one user at a time. It is kept, so its pages are faulted in once."""
     return torch.empty(size, dtype=dtype, device=device)
-
-
-def _with_pass_dim(outputs: Tensor) -> Tensor:
-    """Return the outputs with shape (P, X, D)."""
-    return outputs if outputs.dim() == 3 else outputs[None]
 
 
 def _sum_rows(rows: Tensor) -> Tensor:
@@ -156,18 +153,10 @@ def _sum_rows(rows: Tensor) -> Tensor:
     return rows.sum(0, dtype=sum_dtype(rows.dtype))
 
 
-def iter_row_blocks(logits_PZV: Tensor) -> Iterator[tuple[Tensor, slice]]:
-    """Yield blocks of rows of each pass that fit the caches, with their slice."""
-    block_rows = count_block_rows(logits_PZV)
-    for start in range(0, logits_PZV.shape[1], block_rows):
-        block = slice(start, start + block_rows)
-        yield logits_PZV[:, block], block
-
-
-def count_block_rows(logits_PZV: Tensor) -> int:
-    """Return the number of rows of each pass that fit the caches."""
-    num_passes, _, vocab_size = logits_PZV.shape
-    return max((CPU_BLOCK_LOGITS if logits_PZV.device.type == "cpu" else GPU_CHUNK_LOGITS) // (num_passes * vocab_size), 1)
+def split_into_blocks(logits_ZV: Tensor) -> tuple[Tensor, ...]:
+    """Return views of blocks of rows that fit the caches."""
+    max_logits = CPU_BLOCK_LOGITS if logits_ZV.device.type == "cpu" else GPU_CHUNK_LOGITS
+    return torch.split(logits_ZV, max(max_logits // logits_ZV.shape[1], 1))
 
 
 def choose_chunk_size(num_positions: int, vocab_size: int, max_logits: int) -> int:
@@ -178,11 +167,9 @@ def choose_chunk_size(num_positions: int, vocab_size: int, max_logits: int) -> i
     return max(-(-num_positions // (num_chunks * multiple)) * multiple, 1)
 
 
-def _pad_positions(outputs_PZD: Tensor, size: int) -> Tensor:
+def _pad_positions(outputs_ZD: Tensor, size: int) -> Tensor:
     """Pad with zeros to this many positions, so that kernels are compiled for few sizes."""
-    return (
-        outputs_PZD if (num_positions := outputs_PZD.shape[1]) == size else F.pad(outputs_PZD, (0, 0, 0, size - num_positions))
-    )
+    return outputs_ZD if len(outputs_ZD) == size else F.pad(outputs_ZD, (0, 0, 0, size - len(outputs_ZD)))
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:

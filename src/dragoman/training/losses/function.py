@@ -13,8 +13,7 @@ from dragoman.config import ModelConfig, Recipe, TaskConfig, TrainingConfig
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.model.transformer import Transformer
-from dragoman.training.losses.label_smoothing import batch_loss, strip_tags
-from dragoman.training.losses.rdrop import r_drop_loss
+from dragoman.training.losses.label_smoothing import batch_loss
 
 LossFunction = Callable[[Transformer, Batch], tuple[Tensor, Tensor]]
 """(model, batch) → the loss, which has a gradient, and the negative log-likelihood; both are summed over the target tokens."""
@@ -40,7 +39,7 @@ def build_validation_loss(task: TaskConfig, model: ModelConfig, training: Traini
 def build_training_loss(context: LossContext) -> LossFunction:
     """Return the loss that the steps of a run minimize, apart from guided alignment."""
     training = context.recipe.training
-    loss = _build_r_drop_loss(training) if training.r_drop_alpha else _build_smoothed_loss(context.recipe.task, training)
+    loss = _build_smoothed_loss(context.recipe.task, training)
     for extension in training.loss_extensions:
         loss = extension.change_loss(loss, context)
     return _change_for_architecture(loss, context.recipe.model, training)
@@ -52,16 +51,6 @@ def _build_smoothed_loss(task: TaskConfig, training: TrainingConfig) -> LossFunc
         epsilon=training.label_smoothing,
         smoothing_mode=training.label_smoothing_mode,
         pos_loss_weight=task.pos_loss_weight if task.has_tagging_head else 0.0,
-    )
-
-
-def _build_r_drop_loss(training: TrainingConfig) -> LossFunction:
-    return lambda model, batch: r_drop_loss(
-        model,
-        strip_tags(model, batch),
-        epsilon=training.label_smoothing,
-        smoothing_mode=training.label_smoothing_mode,
-        alpha=training.r_drop_alpha,
     )
 
 

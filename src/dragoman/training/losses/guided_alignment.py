@@ -63,8 +63,6 @@ def record_head_weights(model: Transformer, alignment_config: AlignmentLossConfi
 
 
 def alignment_loss(log_weights_BTS: Tensor, targets: AlignmentTargets) -> Tensor:
-    """Return −Σ link weight · log attention weight over all links, in nats; the mean over the passes of the model."""
+    """Return −Σ link weight · log attention weight over all links, in nats."""
     rows_G, targets_G, sources_G = targets.positions_3G
-    passes_PBTS = log_weights_BTS.view(-1, targets.num_rows, *log_weights_BTS.shape[1:])
-    link_log_weights_PG = passes_PBTS[:, rows_G, targets_G, sources_G]
-    return torch.matmul(link_log_weights_PG, -targets.weights_G).mean()
+    return -log_weights_BTS[rows_G, targets_G, sources_G] @ targets.weights_G

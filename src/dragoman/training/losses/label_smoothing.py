@@ -1,6 +1,6 @@
 """Label-smoothed cross-entropy (section 5.4), summed over the real target tokens, and the negative log-likelihood.
 
-Shapes: X positions with a real token, Z those of a chunk, P = 1 pass, D model width, V vocabulary size. The logits of a whole
+Shapes: X positions with a real token, Z those of a chunk, D model width, V vocabulary size. The logits of a whole
 batch are never in memory (`losses.chunked`).
 """
 
@@ -16,7 +16,14 @@ from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import PADDING_ID
 from dragoman.model.linear import MatMul, torch_matmul
 from dragoman.model.transformer import Transformer
-from dragoman.training.losses.chunked import CPU_CHUNK_LOGITS, Sums, chunked_loss, fold_output_bias, iter_row_blocks, sum_dtype
+from dragoman.training.losses.chunked import (
+    CPU_CHUNK_LOGITS,
+    Sums,
+    chunked_loss,
+    fold_output_bias,
+    split_into_blocks,
+    sum_dtype,
+)
 
 # In half precision, log Σ exp is computed from this many classes.
 NORM_SAMPLE_CLASSES = 256
@@ -128,16 +135,13 @@ class LabelSmoothingCriterion:
     uniform_mass: float
     smoothing_mode: str
 
-    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int = 0) -> Sums:
-        logits_ZV = logits_PZV[0]
+    def write_gradient(self, logits_ZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int = 0) -> Sums:
         target_logits_Z = logits_ZV.gather(1, targets_Z[:, None])[:, 0].to(sum_dtype(logits_ZV.dtype))
         padding_logits_Z = logits_ZV[:, PADDING_ID].to(target_logits_Z.dtype, copy=True)
         if needs_grad and logits_ZV.dtype == torch.bfloat16 and logits_ZV.device.type == "cpu":
             logsumexp_Z = _softmax_in_half_precision(logits_ZV, targets_Z, target_logits_Z)
         else:
-            logsumexp_Z = torch.cat(
-                [softmax_in_place(block_1ZV[0], needs_grad) for block_1ZV, _ in iter_row_blocks(logits_PZV)]
-            )
+            logsumexp_Z = softmax_in_place(logits_ZV, needs_grad)
         nll, all_classes_nll = (logsumexp_Z - target_logits_Z).sum(), logits_ZV.shape[1] * logsumexp_Z.sum()
         if self.smoothing_mode == "exclude_target_and_pad":
             all_classes_nll = all_classes_nll - (logsumexp_Z - padding_logits_Z).sum()
@@ -156,13 +160,16 @@ class LabelSmoothingCriterion:
 
 def softmax_in_place(logits_ZV: Tensor, needs_grad: bool) -> Tensor:
     """Return log Σ exp of the logits in float32 at least, and replace the logits by the probabilities if `needs_grad`."""
-    exact_ZV = logits_ZV.to(sum_dtype(logits_ZV.dtype))  # the same tensor if the logits are float32
-    max_Z = exact_ZV.amax(dim=-1)
-    torch.softmax(exact_ZV, dim=-1, out=exact_ZV)
-    if needs_grad and exact_ZV is not logits_ZV:
-        logits_ZV.copy_(exact_ZV)
-    # The largest probability has a logarithm; the smallest may be 0.
-    return max_Z - exact_ZV.amax(dim=-1).log()
+    blocks = []
+    for block_ZV in split_into_blocks(logits_ZV):
+        exact_ZV = block_ZV.to(sum_dtype(block_ZV.dtype))  # the same tensor if the logits are float32
+        max_Z = exact_ZV.amax(dim=-1)
+        torch.softmax(exact_ZV, dim=-1, out=exact_ZV)
+        if needs_grad and exact_ZV is not block_ZV:
+            block_ZV.copy_(exact_ZV)
+        # The largest probability has a logarithm; the smallest may be 0.
+        blocks.append(max_Z - exact_ZV.amax(dim=-1).log())
+    return torch.cat(blocks)
 
 
 def _softmax_in_half_precision(logits_ZV: Tensor, targets_Z: Tensor, target_logits_Z: Tensor) -> Tensor:

@@ -67,14 +67,12 @@ def compute_batch_cost(
     target_vocab_size: int,
     batch: Batch,
     *,
-    num_forward_passes: int = 1,
     has_teacher: bool = False,
     training_macs: Macs | None = None,
     num_candidates: int = 0,
 ) -> BatchCost:
     """Return the cost of training on a batch in CPU memory. It takes about 30 µs and never waits for a device.
 
-    num_forward_passes: passes of the trained model, each with a backward pass
     has_teacher: whether a model of equal size makes one forward pass as well, as for `training.kl_to_init`
     training_macs: operations of a forward and a backward pass, if some parameters are frozen or have adapters
     num_candidates: outputs of each sentence that are decoded and trained on, as for `training.sequence_loss`; each counts as
@@ -85,9 +83,8 @@ def compute_batch_cost(
     forward_macs = count_forward_macs(model, target_vocab_size)
     if training_macs is None:
         training_macs = TRAINING_FLOPS_FACTOR * forward_macs
-    macs = num_forward_passes * training_macs + has_teacher * forward_macs
     sizes = _measure_sizes(model, sources, targets)
-    flops = 2 * float(sizes @ macs)
+    flops = 2 * float(sizes @ (training_macs + has_teacher * forward_macs))
     if num_candidates:
         sizes[[Size.TARGET_TOKENS, Size.DECODER_PAIRS, Size.CROSS_PAIRS]] *= num_candidates
         flops += 2 * float(sizes @ (forward_macs + training_macs))
