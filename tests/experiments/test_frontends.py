@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import struct
@@ -18,17 +20,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import dragoman
+from attention_page_reader import Page
+from dragoman.bundle import save_bundle
 from dragoman.cli.main import cli
 from dragoman.config import DecodingConfig, ModelConfig, Recipe, make_recipe
+from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS, ByteScheme
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
+from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.decoding.interface import StepFn
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.experiments.frontends.array_text import FIRST_ID, NUM_LEVELS, write_array_text
 from dragoman.experiments.frontends.draw import LineDrawer
 from dragoman.experiments.frontends.model import ConvolutionFrontend, draw_mask
-from dragoman.experiments.frontends.read import read_array_text
+from dragoman.experiments.frontends.options import FrontendOptions
+from dragoman.inference.explain.explain_translation import explain
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
+from dragoman.model.weights import collect_weights
+from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.torch_engine.inference_model import as_inference_model
 
@@ -44,6 +54,10 @@ SIZES: dict[str, Any] = {
 
 def make_config(**changes: Any) -> ModelConfig:
     return ModelConfig.model_validate(SIZES | changes)
+
+
+def read_array_text(path: Path, config: ModelConfig, *, speed: float = 1.0) -> str:
+    return config.get_extension(FrontendOptions).read_file(path, speed=speed)
 
 
 @pytest.fixture(scope="module")
@@ -393,3 +407,134 @@ def test_bad_fonts_and_texts_give_one_line(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=problem) as caught:
             LineDrawer(fonts).draw(text, rng)
         assert "\n" not in str(caught.value)
+
+
+# The page that shows the attention
+
+
+def write_random_bundle(folder: Path, frontend: str) -> str:
+    """Write a bundle with random weights."""
+    recipe = make_tiny_recipe(folder, frontend)
+    vocabulary = TokenListTokenizer(ByteScheme(), BYTE_TOKENS)
+    tokenizer = PairTokenizer(vocabulary, vocabulary, append_source_eos=False)
+    torch.manual_seed(0)
+    model = build_model(recipe.model, source_vocab_size=len(vocabulary), target_vocab_size=len(vocabulary))
+    save_bundle(folder / "bundle", recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata={})
+    return str(folder / "bundle")
+
+
+@pytest.fixture(scope="module")
+def picture_bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_random_bundle(tmp_path_factory.mktemp("picture"), "picture")
+
+
+@pytest.fixture(scope="module")
+def sound_bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_random_bundle(tmp_path_factory.mktemp("sound"), "sound")
+
+
+def explain_file(bundle: str, file: Path) -> tuple[Page, dict[str, Any]]:
+    """Return the page and the numbers of `dragoman explain`."""
+    page_path = file.parent / "page.html"
+    result = CliRunner().invoke(cli, ["explain", bundle, str(file), "--target", "ab", "-o", str(page_path), "--json"])
+    assert result.exit_code == 0, result.output
+    return Page(page_path.read_text(encoding="utf-8")), json.loads(result.output)
+
+
+def get_image_rows(page: Page) -> NDArray[np.uint8]:
+    """Return the darkness of the pixels of the source on a page."""
+    [attributes] = [attributes for tag, attributes in page.tags if tag == "image"]
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'dragoman[pictures]'")
+    png = base64.b64decode((attributes["href"] or "").split(",")[1])
+    return 255 - np.asarray(image.open(io.BytesIO(png)).convert("L"))
+
+
+def test_page_shows_attention_over_the_picture(picture_bundle: str, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'dragoman[pictures]'")
+    pixels = np.full((WIDTH, 22), 255, np.uint8)
+    pixels[2, 3] = 0
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    page, numbers = explain_file(picture_bundle, tmp_path / "a.png")
+    assert numbers["source"] == str(tmp_path / "a.png")
+    assert numbers["source_tokens"] == ["0 px", "4 px", "8 px", "12 px", "16 px", "20 px"]  # ⌈22 / 4⌉ vectors
+    assert np.shape(numbers["attention"]["cross"]) == (1, 2, 3, 6)
+    np.testing.assert_allclose(np.sum(numbers["attention"]["cross"], axis=-1), 1.0, atol=1e-3)
+    drawn = get_image_rows(page)
+    assert drawn.shape == (WIDTH, 22)
+    assert drawn[2, 3] == 255
+    assert (np.delete(drawn.flatten(), 2 * 22 + 3) <= 2).all()  # white is half a level of the array's 94 from 0
+    assert page.data()["rows"] == ["a", "b", "</s>"]
+    # Vector n is below column 4 n: both have their centers at the same place.
+    [image_place] = [attributes for tag, attributes in page.tags if tag == "image"]
+    [cells] = [attributes for tag, attributes in page.tags if tag == "g" and attributes.get("class") == "cells"]
+    column = float(image_place["width"] or 0) / 22
+    for vector in range(6):
+        center = float(cells["data-left"] or 0) + float(cells["data-wide"] or 0) * (vector + 0.5)
+        assert center == pytest.approx(float(image_place["x"] or 0) + column * (4 * vector + 0.5), abs=0.05)
+
+
+def test_page_shows_attention_over_the_spectrogram(sound_bundle: str, tmp_path: Path) -> None:
+    pytest.importorskip("soundfile", reason="soundfile is not installed: pip install 'dragoman[speech]'")
+    pytest.importorskip("soxr", reason="soxr is not installed: pip install 'dragoman[speech]'")
+    write_wav(tmp_path / "a.wav", 0.5 * np.sin(2 * np.pi * 500 * np.arange(1600) / 16_000))  # 10 frames of 10 ms
+    page, numbers = explain_file(sound_bundle, tmp_path / "a.wav")
+    assert numbers["source_tokens"] == ["0 s", "0.04 s", "0.08 s"]
+    assert np.shape(numbers["attention"]["encoder"]) == (1, 2, 3, 3)
+    drawn = get_image_rows(page)
+    assert drawn.shape == (WIDTH, 10)
+    assert drawn[:, 5].argmax() > WIDTH / 2  # low bands are at the bottom
+    assert {"8 kHz", "0 kHz", "0 s"} <= set(page.text.split("\n"))
+
+
+def test_explained_weights_of_a_picture_are_those_of_the_model(picture_bundle: str) -> None:
+    translator = dragoman.load(picture_bundle, task="translation", device="cpu")
+    text = write_array_text(np.random.default_rng(0).uniform(-1, 1, (21, WIDTH)).astype(np.float32), 1.0)
+    explanation = explain(translator, text, target="ab")
+    ids = [translator.bundle.tokenizer.encode_source(text)]
+    outputs = [translator.bundle.tokenizer.target.encode("ab")]
+    decoder = translator.session.forced_decoders[0]
+    [cross] = compute_cross_attentions(decoder, ids, outputs, start_id=BEGIN_ID, finished=[True])
+    np.testing.assert_allclose(explanation.cross.weights_LHTS, cross, rtol=1e-5, atol=1e-6)
+
+
+def test_explain_refuses_bad_files_in_one_line(picture_bundle: str, sound_bundle: str, tmp_path: Path) -> None:
+    for library in ("soundfile", "soxr", "PIL"):
+        pytest.importorskip(library, reason=f"{library} is not installed: pip install 'dragoman[speech,pictures]'")
+    from PIL import Image
+
+    Image.new("L", (1, 1)).save(tmp_path / "pixel.png")
+    Image.new("L", (40 * WIDTH, WIDTH), 255).save(tmp_path / "wide.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "wide.png").read_bytes()[:40])
+    write_bomb(tmp_path / "bomb.png")
+    write_wav(tmp_path / "silent.wav", np.zeros(1600))
+    write_wav(tmp_path / "fast.wav", 0.1 * np.ones(19_200), 960_000)
+    (tmp_path / "cut.wav").write_bytes((tmp_path / "fast.wav").read_bytes()[:30])
+    write_wav(tmp_path / "long.wav", np.sin(np.arange(41_000)))
+    for name, problem in {
+        "pixel.png": "1 × 1 pixels", "wide.png": "2560 numbers, and decoding.max_source_tokens is 2000",
+        "cut.png": "not a picture, or damaged", "bomb.png": "more than 16000000", "none.png": "there is no such file",
+        "silent.wav": "only silence", "fast.wav": "960000 Hz", "cut.wav": "not a sound file, or damaged",
+        "long.wav": "2048 numbers",
+    }.items():  # fmt: skip
+        bundle = picture_bundle if name.endswith("png") else sound_bundle
+        result = CliRunner().invoke(cli, ["explain", bundle, str(tmp_path / name), "-o", str(tmp_path / "page.html")])
+        assert isinstance(result.exception, DataError), name
+        assert problem in str(result.exception)
+        assert "\n" not in str(result.exception)
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(192_000, 1), (16_000, 8)])
+def test_explain_reads_unusual_sounds(rate: int, channels: int, sound_bundle: str, tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed: pip install 'dragoman[speech]'")
+    pytest.importorskip("soxr", reason="soxr is not installed: pip install 'dragoman[speech]'")
+    samples_NC = np.repeat(np.sin(np.arange(rate // 10) / rate * 3000)[:, None], channels, axis=1)
+    soundfile.write(tmp_path / "a.wav", samples_NC, rate)
+    assert explain_file(sound_bundle, tmp_path / "a.wav")[1]["source_tokens"] == ["0 s", "0.04 s", "0.08 s"]
+
+
+def test_source_of_less_than_a_vector_has_an_output(picture_bundle: str, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'dragoman[pictures]'")
+    image.new("L", (4, 64), 255).save(tmp_path / "narrow.png")  # one column of 8 numbers; a vector has four
+    result = CliRunner().invoke(cli, ["read", picture_bundle, str(tmp_path / "narrow.png")])
+    assert result.exit_code == 0, result.output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,11 +97,13 @@ def explain(args: ExplainOptions) -> None:
 
     The page is one file and loads nothing else. It shows the attention of every layer and head, the most probable tokens at
     each position, the beam, and the vectors of single heads. KEY=VALUE changes a key of the recipe's [decoding] section.
+    For a BUNDLE that reads sounds or pictures, TEXT is the path of a file, and the page shows the attention over it.
 
     \b
     Example:  dragoman explain runs/quickstart-de/bundle "May 17, 2031" -o page.html
               dragoman explain runs/quickstart-de/bundle "May 17, 2031" --target "17. Juni 2031" --svg figures
               dragoman explain runs/parsing-craft/bundle "The cat sat on the mat ."
+              dragoman explain runs/text-lines/bundle line.png
     """
     from dragoman.console.figure_files import make_picture_dir, write_png, write_svg
     from dragoman.console.terminal import print_json, stderr_console
@@ -163,7 +165,10 @@ def _explain_text(bundle: Path, text: str, target: str | None, **options: Any) -
 
     model = load(bundle)
     if isinstance(model, Translator):
-        return explain(model, text, target=target, **options)
+        source = text
+        for extension in model.recipe.model.model_extensions:
+            source = extension.read_source(source)
+        return replace(explain(model, source, target=target, **options), source=text)
     from dragoman.parsing.explain_parse import explain_parse  # translation does not need the parser
 
     if target is not None:

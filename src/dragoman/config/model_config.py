@@ -41,6 +41,17 @@ class ModelExtension(Extension):
         """Return a note for the page that shows the attention, or None."""
         return None
 
+    def read_source(self, source: str) -> str:
+        """Return the text that the model reads, for a line or, with another front end than that of text, the path of a file.
+
+        Raises DataError for a file that cannot be used.
+        """
+        return source
+
+    def draw_source(self, source: Any) -> Any:
+        """Return the `dragoman.viz.explanation.SourceImage` of source ids, or None for text."""
+        return None
+
     @property
     def is_compiled(self) -> bool:
         """Return whether the compiled back end computes the model; `list_shapes` and `compile` are then there."""

@@ -145,7 +145,8 @@ class BatchSearch:
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses of each source of a batch, best first."""
         source_BS = pad_sequences(sources)
-        limits = [len(source) // self.inference_model.numbers_per_vector + self.config.max_extra_tokens for source in sources]
+        num_vectors = [-(-len(source) // self.inference_model.numbers_per_vector) for source in sources]
+        limits = [count + self.config.max_extra_tokens for count in num_vectors]
         if constraints:
             limits = [
                 max(limit, sentence_constraints.required_tokens)

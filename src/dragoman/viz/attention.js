@@ -139,16 +139,19 @@
     const width = svg.viewBox.baseVal.width;
     const middle = (texts) => texts.map((text) => Number(text.getAttribute("y")) - 4.5);
     svg.setAttribute("role", "group"); // screen readers do not read the tokens of an image
+    const spacing = (ys) => ys.length > 1 ? Math.min(20, ys[1] - ys[0]) : 20;
     const strips = mark("g", { class: "strips" });
     svg.insertBefore(strips, sides.q[0]);
     const remark = svg.querySelectorAll("text.muted")[0];
-    places[kind] = { svg, sides, left, right, width, strips, remark, y: { q: middle(sides.q), k: middle(sides.k) }, tokens: { q: [], k: [] } };
+    const y = { q: middle(sides.q), k: middle(sides.k) };
+    places[kind] = { svg, sides, left, right, width, strips, remark, y, high: { q: spacing(y.q), k: spacing(y.k) }, tokens: { q: [], k: [] } };
     for (const side of ["q", "k"]) {
       sides[side].forEach((text, place) => {
         const group = mark("g", { class: "token", role: "button", tabindex: side === "q" && place === 0 ? 0 : -1 });
         group.setAttribute("aria-label", `${side === "q" ? "from" : "to"} ${kinds[kind][side === "q" ? "queryTokens" : "keyTokens"][place]}`);
         const x = side === "q" ? 2 : right - 3;
-        group.append(mark("rect", { class: "hit", x, y: places[kind].y[side][place] - 9.5, width: (side === "q" ? left + 4 : width - right) - 2, height: 19, rx: 3 }));
+        const high = places[kind].high[side] * 0.95;
+        group.append(mark("rect", { class: "hit", x, y: y[side][place] - high / 2, width: (side === "q" ? left + 4 : width - right) - 2, height: high, rx: 3 }));
         text.replaceWith(group);
         group.append(text);
         group.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && highlight([side, place]));
@@ -225,7 +228,7 @@
   function highlight(spot) {
     const kind = state.kind;
     markStep(spot !== null && spot[0] === "q" && kind !== "encoder" ? spot[1] : null);
-    const { svg, strips, y, width, tokens } = places[kind];
+    const { svg, strips, y, width, tokens, high } = places[kind];
     svg.querySelector(".lines").classList.toggle("dim", spot !== null);
     for (const group of svg.querySelectorAll(".picked")) group.classList.remove("picked");
     if (spot === null) {
@@ -239,13 +242,13 @@
     const { layer } = kinds[kind];
     const other = side === "q" ? "k" : "q";
     const wide = Number(svg.querySelector(".lines").dataset.box);
-    const boxes = [];
+    const boxes = [], tall = high[other] * 0.8;
     const count = kinds[kind].shape[1];
     y[other].forEach((middle, far) => heads.forEach((head) => {
       const value = side === "q" ? weight(kind, layer, head, place, far) : weight(kind, layer, head, far, place);
       if (value < 0.01) return;
       const x = (other === "k" ? width - 12 - wide * count : 12) + wide * head;
-      boxes.push(mark("rect", { class: `f${head % COLORS}`, "fill-opacity": value, x, y: middle - 8, width: wide - 1, height: 16 }));
+      boxes.push(mark("rect", { class: `f${head % COLORS}`, "fill-opacity": value, x, y: middle - tall / 2, width: wide - 1, height: tall }));
     }));
     strips.replaceChildren(...linesOf(kind, spot), ...boxes);
     readOut(spot);
@@ -315,6 +318,7 @@
   }
 
   function markStep(place) {
+    if (place !== null) drawOverSource(place);
     for (const all of [steps.rows, steps.columns]) {
       all.forEach((target, step) => step === place ? target.setAttribute("aria-current", "step") : target.removeAttribute("aria-current"));
     }
@@ -387,6 +391,27 @@
 
   let words = [];
 
+  function measureCells() {
+    const svg = document.querySelector("#words svg"), group = svg.querySelector(".cells");
+    const [left, top, wide, high] = [group.dataset.left, group.dataset.top, group.dataset.wide, group.dataset.high].map(Number);
+    return { svg, group, left, top, wide, high };
+  }
+
+  /* The attention of a row over the image of a sound or a picture. The greatest weight of the row has the strongest color. */
+  function drawOverSource(row) {
+    const { svg, left, wide } = measureCells();
+    const over = svg.querySelector(".over");
+    if (!over) return;
+    const values = words[row], largest = Math.max(...values, 1e-9);
+    const [start, y, width, height] = ["x", "y", "width", "height"].map((name) => Number(svg.querySelector(".source").getAttribute(name)));
+    over.replaceChildren(...[...values].flatMap((value, column) => {
+      const x = Math.max(start, left + wide * column), end = Math.min(start + width, left + wide * (column + 1));
+      if (value < largest / 50 || end <= x) return [];
+      return [mark("rect", { class: "f1", "fill-opacity": 0.7 * value / largest, x, y, width: end - x, height })];
+    }));
+    svg.querySelectorAll(".row").forEach((label, place) => label.classList.toggle("picked", place === row));
+  }
+
   function mergedWords() {
     const { layer, shape: [, , rows, columns] } = kinds.cross;
     const heads = chosenHeads("cross");
@@ -404,22 +429,20 @@
   }
 
   function drawWords() {
-    const svg = document.querySelector("#words svg"), group = svg.querySelector(".cells");
-    const [left, top, unit] = [group.dataset.left, group.dataset.top, group.dataset.unit].map(Number);
-    const side = unit > 8 ? unit * 0.96 : unit;
+    const { svg, group, left, top, wide, high } = measureCells();
+    const [w, h] = [wide, high].map((side) => side > 8 ? side * 0.96 : side);
     words = mergedWords();
     const paths = Array.from({ length: SHADES + 1 }, () => []);
     words.forEach((values, row) => values.forEach((value, column) => {
-      paths[Math.round(Math.min(value, 1) * SHADES)].push(`M${left + unit * column} ${top + unit * row}h${side}v${side}h${-side}z`);
+      paths[Math.round(Math.min(value, 1) * SHADES)].push(`M${left + wide * column} ${top + high * row}h${w}v${h}h${-w}z`);
     }));
     group.replaceChildren(...paths.map((cells, shade) => mark("path", { class: "cell", "fill-opacity": shade / SHADES, d: cells.join("") })).slice(1));
     svg.querySelector("text.muted").textContent = "mean of " + describeSelection("cross");
   }
 
   function prepareWords() {
-    const svg = document.querySelector("#words svg"), group = svg.querySelector(".cells");
-    const [left, top, unit] = [group.dataset.left, group.dataset.top, group.dataset.unit].map(Number);
-    const cursor = mark("rect", { class: "cursor", width: unit, height: unit, visibility: "hidden" });
+    const { svg, left, top, wide, high } = measureCells();
+    const cursor = mark("rect", { class: "cursor", width: wide, height: high, visibility: "hidden" });
     svg.append(cursor);
     svg.setAttribute("tabindex", 0);
     svg.setAttribute("role", "application");
@@ -428,16 +451,17 @@
     const go = (row, column) => {
       if (!(row >= 0 && column >= 0 && row < data.rows.length && column < data.columns.length)) return;
       position = [row, column];
-      cursor.setAttribute("x", left + unit * column);
-      cursor.setAttribute("y", top + unit * row);
+      cursor.setAttribute("x", left + wide * column);
+      cursor.setAttribute("y", top + high * row);
       cursor.setAttribute("visibility", "visible");
+      drawOverSource(row);
       document.getElementById("word").replaceChildren(
         element("bdi", {}, data.rows[row]), " ← ", element("bdi", {}, data.columns[column]), ": " + percent(words[row][column]),
       );
     };
     const point = (event) => {
       const box = svg.getBoundingClientRect(), scale = svg.viewBox.baseVal.width / box.width;
-      go(Math.floor(((event.clientY - box.top) * scale - top) / unit), Math.floor(((event.clientX - box.left) * scale - left) / unit));
+      go(Math.floor(((event.clientY - box.top) * scale - top) / high), Math.floor(((event.clientX - box.left) * scale - left) / wide));
     };
     svg.addEventListener("pointermove", point);
     svg.addEventListener("click", point);
@@ -551,6 +575,7 @@
     prepareWords();
     prepareSteps();
     await show("cross");
+    drawOverSource(0);
     document.documentElement.dataset.ready = String(Math.round(performance.now())); // in milliseconds
   }
   begin();

@@ -23,7 +23,6 @@ from dragoman.viz.attention_svg import (
     find_strongest_pair,
     render_head_view,
     render_line_view,
-    render_word_matrix,
 )
 from dragoman.viz.beam_svg import format_probability, render_beam_tree
 from dragoman.viz.explanation import (
@@ -34,6 +33,7 @@ from dragoman.viz.explanation import (
     TokenCandidate,
     merge_tokens,
 )
+from dragoman.viz.explanation_figures import render_words
 from dragoman.viz.html_report import build_css_variables, text_to_html, wrap_scrollable
 from dragoman.viz.png import encode_palette_png, interpolate_colors, to_data_url
 from dragoman.viz.svg import DARK, FONT, LIGHT, escape_hidden, escape_text
@@ -61,10 +61,12 @@ def render_attention_page(explanation: Explanation, *, include_heads: tuple[Head
     Raises ValueError if a side has more than `MAX_TOKENS` tokens, or if sizes do not match.
     """
     _check_explanation(explanation)
+    word_section = list(_render_word_section(explanation))
     sections = [
         _render_header(explanation),
         "<main>",
         *_render_tree_section(explanation),
+        *(word_section if explanation.image else []),
         '<section id="attention"><h2>Attention</h2>',
         '<p class="hint">Each line leads from a query token to a key token. A stronger line is a greater weight.</p>',
         '<div id="controls"></div><div class="beside"><div id="lines">',
@@ -75,11 +77,7 @@ def render_attention_page(explanation: Explanation, *, include_heads: tuple[Head
         '</div><div id="grids"><div id="readout" aria-live="polite"></div>',
         *(_render_weights_figure(explanation.heads(kind), kind, KIND_TITLES[kind]) for kind in _list_page_kinds(explanation)),
         "</div></div></section>",
-        '<section id="words"><h2>Words</h2>',
-        '<p class="hint">Subword tokens are merged into words. Rows attend to columns. '
-        "High attention suggests an alignment, but does not prove it.</p>",
-        wrap_scrollable("words", f"<figure>{render_word_matrix(explanation)}</figure>"),
-        '<p id="word" class="readout" aria-live="polite"></p></section>',
+        *([] if explanation.image else word_section),
         *_render_decoding_section(explanation),
         '<section id="inside"><h2>Inside one head</h2><div id="pair"></div>',
         wrap_scrollable("inside one head", f"<figure>{render_head_view(explanation, 'cross')}</figure>"),
@@ -118,7 +116,8 @@ def _check_explanation(explanation: Explanation) -> None:
 
 
 def _render_header(explanation: Explanation) -> str:
-    output_label = "given" if explanation.teacher_forced else "translation" if explanation.tree is None else "parse"
+    kind = "text" if explanation.image else "translation" if explanation.tree is None else "parse"
+    output_label = "given" if explanation.teacher_forced else kind
     html_texts = [text_to_html(text) for text in (explanation.model, explanation.source, explanation.target)]
     return (
         f'<header><p class="model" dir="auto">{html_texts[0]}</p>\n<h1 dir="auto">{html_texts[1]}</h1>\n'
@@ -212,6 +211,26 @@ def _render_tree_section(explanation: Explanation) -> Iterator[str]:
     yield wrap_scrollable("the tree", f"<figure>{render_tree_attention(explanation)}</figure>") + "</section>"
 
 
+# The words
+
+
+def _render_word_section(explanation: Explanation) -> Iterator[str]:
+    if explanation.image:
+        yield '<section id="words" class="source"><h2>Attention to the source</h2>'
+        yield (
+            '<p class="hint">Rows are output tokens. A darker cell is more attention to the part of the source above it. '
+            "Point at a row, or use the arrow keys, to see its attention in the source.</p>"
+        )
+    else:
+        yield '<section id="words"><h2>Words</h2>'
+        yield (
+            '<p class="hint">Subword tokens are merged into words. Rows attend to columns. '
+            "High attention suggests an alignment, but does not prove it.</p>"
+        )
+    yield wrap_scrollable("words", f"<figure>{render_words(explanation)}</figure>")
+    yield '<p id="word" class="readout" aria-live="polite"></p></section>'
+
+
 # The decoding
 
 
@@ -268,11 +287,16 @@ def _serialize_data(explanation: Explanation, offsets: dict[str, int]) -> str:
             "heads": explanation.selections[kind].heads,
             "pair": find_strongest_pair(explanation, kind),
         }
+    rows = (
+        [display_token(token) for token in explanation.output_tokens]
+        if explanation.image
+        else merge_tokens(explanation.output_tokens, explanation.output_word_ids)
+    )
     document = {
         "kinds": kinds,
         "rowWords": explanation.output_word_ids,
         "columnWords": explanation.source_word_ids,
-        "rows": [escape_hidden(word) for word in merge_tokens(explanation.output_tokens, explanation.output_word_ids)],
+        "rows": [escape_hidden(row) for row in rows],
         "columns": [escape_hidden(word) for word in merge_tokens(explanation.source_tokens, explanation.source_word_ids)],
         "vectors": offsets,
     }

@@ -36,6 +36,7 @@ SHADE_STEPS = 16
 MIN_VISIBLE_WEIGHT = 0.04
 ROW_HEIGHT, FONT_SIZE, MARGIN = 20, 13, 12
 _COLUMN_GAP, _LABEL_GAP, _MIN_LABEL_WIDTH, _MAX_LABEL_WIDTH, _HEADING_HEIGHT = 150, 7, 64.0, 132, 44
+_MIN_ROW_HEIGHT, _VECTORS_HEIGHT = 5.0, 500.0
 _BOX_WIDTH, _MAX_BOXES_WIDTH = 11.0, 88.0
 _HEAD_VIEW_WIDTH, _MAX_SOFTMAX_ROWS = 560.0, 12
 
@@ -55,7 +56,10 @@ def _build_rules(colors: Sequence[str], *, cell: str, accent: str, box: str) -> 
 
 
 LIGHT_RULES = _build_rules(HEAD_COLORS, cell="#08519c", accent="#0550ae", box="#eef2f6")
-DARK_RULES = _build_rules(DARK_HEAD_COLORS, cell="#79b8ff", accent="#79b8ff", box="#1c232c")
+DARK_RULES = {
+    **_build_rules(DARK_HEAD_COLORS, cell="#79b8ff", accent="#79b8ff", box="#1c232c"),
+    ".source": "filter:invert(1)",
+}
 
 KIND_TITLES: dict[AttentionKind, str] = {
     "encoder": "Encoder self-attention",
@@ -137,9 +141,20 @@ def _shorten_token(token: str) -> str:
     return truncate_text(display_token(token), _MAX_LABEL_WIDTH, FONT_SIZE)
 
 
-def compute_row_center(row: int) -> float:
-    """Return the y of the middle of a row of tokens."""
-    return _HEADING_HEIGHT + 34 + ROW_HEIGHT * (row + 0.5)
+def compute_row_center(row: int, height: float = ROW_HEIGHT) -> float:
+    """Return the y of the middle of a row of tokens with this height."""
+    return _HEADING_HEIGHT + 34 + height * (row + 0.5)
+
+
+def _compute_row_heights(explanation: Explanation, kind: AttentionKind) -> tuple[float, float]:
+    """Return the heights of the rows of queries and keys. Those of the vectors of an array are lower, because they are many."""
+    counts = len(explanation.query_tokens(kind)), len(explanation.key_tokens(kind))
+    are_vectors = (kind == "encoder", kind != "decoder") if explanation.image else (False, False)
+    query_height, key_height = (
+        max(_MIN_ROW_HEIGHT, min(ROW_HEIGHT, _VECTORS_HEIGHT / count)) if is_vector else ROW_HEIGHT
+        for count, is_vector in zip(counts, are_vectors, strict=True)
+    )
+    return query_height, key_height
 
 
 def render_line_view(explanation: Explanation, kind: AttentionKind, *, max_lines: int | None = None) -> str:
@@ -156,11 +171,16 @@ def render_line_view(explanation: Explanation, kind: AttentionKind, *, max_lines
         f'<g class="lines" data-box="{format_number(layout.box_width)}">'
         f"{_render_lines(explanation, kind, layout, max_lines)}</g>"
     )
-    for side, x, anchor, tokens in (("q", layout.left_x, "end", query_tokens), ("k", layout.right_x, "start", key_tokens)):
+    heights = _compute_row_heights(explanation, kind)
+    sides = (("q", layout.left_x, "end", query_tokens), ("k", layout.right_x, "start", key_tokens))
+    for (side, x, anchor, tokens), row_height in zip(sides, heights, strict=True):
+        label_step = math.ceil((FONT_SIZE + 2) / row_height)
         for row, token in enumerate(tokens):
-            y = compute_row_center(row) + 4.5
-            parts.append(render_label(_shorten_token(token), x, y, FONT_SIZE, css_class=f"ink {side}", anchor=anchor))
-    height = compute_row_center(max(len(query_tokens), len(key_tokens))) + MARGIN / 2
+            label = "" if row % label_step else _shorten_token(token)
+            y = compute_row_center(row, row_height) + 4.5
+            parts.append(render_label(label, x, y, FONT_SIZE, css_class=f"ink {side}", anchor=anchor))
+    bottoms = (compute_row_center(len(side[3]), row_height) for side, row_height in zip(sides, heights, strict=True))
+    height = max(bottoms) + MARGIN / 2
     counts = f"{format_count(len(query_tokens), 'token')} to {format_count(len(key_tokens), 'token')}"
     description = f"Lines from {counts}; {describe_selection(explanation, kind)}."
     return render_drawing(layout.width, height, KIND_TITLES[kind], description, parts)
@@ -176,9 +196,10 @@ def _render_lines(explanation: Explanation, kind: AttentionKind, layout: LineVie
         lines += [(weight, index, head, row, column) for weight, row, column in cells]
     lines.sort(reverse=True)
     paths: dict[tuple[int, int], list[str]] = {}
+    query_height, key_height = _compute_row_heights(explanation, kind)
     for weight, index, head, row, column in lines[:max_lines]:
         shift = (index - (len(selection.heads) - 1) / 2) * min(1.8, ROW_HEIGHT * 0.7 / len(selection.heads))
-        y, end_y = compute_row_center(row) + shift, compute_row_center(column) + shift
+        y, end_y = compute_row_center(row, query_height) + shift, compute_row_center(column, key_height) + shift
         path = line_path(layout.left_x + _LABEL_GAP, y, layout.right_x - _LABEL_GAP, end_y)
         paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITY_STEPS)), []).append(path)
     return "".join(render_head_lines(paths))
@@ -212,7 +233,7 @@ def render_head_grid(explanation: Explanation, kind: AttentionKind) -> str:
         for head in range(num_heads):
             x = left + head * (grid_width + gap)
             parts.append(f'<path class="grid" d="{box_path(x, y, grid_width, grid_height)}"/>')
-            parts.append(_render_cells(_quantize_weights(heads.weights_LHTS[layer, head]), x, y, unit))
+            parts.append(render_cells(quantize_weights(heads.weights_LHTS[layer, head]), x, y, unit, unit))
     return render_drawing(
         width,
         top + layers * (grid_height + gap) + MARGIN,
@@ -222,20 +243,20 @@ def render_head_grid(explanation: Explanation, kind: AttentionKind) -> str:
     )
 
 
-def _quantize_weights(weights_TS: FloatArray) -> Iterator[tuple[int, int, int]]:
+def quantize_weights(weights_TS: FloatArray) -> Iterator[tuple[int, int, int]]:
     """Return row, column and shade of each weight that has a visible shade."""
     shades = (weights_TS * SHADE_STEPS).round().clip(0, SHADE_STEPS).astype("u1")
     rows, columns = shades.nonzero()
     return zip(rows.tolist(), columns.tolist(), shades[rows, columns].tolist(), strict=True)
 
 
-def _render_cells(shaded_cells: Iterable[tuple[int, int, int]], left: float, top: float, unit: float) -> str:
-    """Return a matrix as one path for each shade."""
+def render_cells(shaded_cells: Iterable[tuple[int, int, int]], left: float, top: float, wide: float, high: float) -> str:
+    """Return a matrix of cells of a width and a height as one path for each shade."""
     paths: dict[int, list[str]] = {}
-    side = format_number(unit * 0.96 if unit > 8 else unit)
+    w, h = (format_number(side * 0.96 if side > 8 else side) for side in (wide, high))
     for row, column, shade in shaded_cells:
-        start_point = f"M{format_number(left + unit * column)} {format_number(top + unit * row)}"
-        paths.setdefault(shade, []).append(f"{start_point}h{side}v{side}h-{side}z")
+        start_point = f"M{format_number(left + wide * column)} {format_number(top + high * row)}"
+        paths.setdefault(shade, []).append(f"{start_point}h{w}v{h}h-{w}z")
     return "".join(
         f'<path class="cell" fill-opacity="{format_number(shade / SHADE_STEPS)}" d="{"".join(cells)}"/>'
         for shade, cells in sorted(paths.items())
@@ -274,8 +295,9 @@ def render_word_matrix(explanation: Explanation) -> str:
     parts = render_heading("Words", f"mean of {describe_selection(explanation, 'cross')}", width)
     matrix_width, matrix_height = unit * len(columns), unit * len(rows)
     parts.append(f'<path class="grid" d="{box_path(left, top, matrix_width, matrix_height)}"/>')
-    data_attributes = f'data-left="{format_number(left)}" data-top="{format_number(top)}" data-unit="{format_number(unit)}"'
-    parts.append(f'<g class="cells" {data_attributes}>{_render_cells(shaded_cells, left, top, unit)}</g>')
+    data = {"left": left, "top": top, "wide": unit, "high": unit}
+    data_attributes = "".join(f' data-{name}="{format_number(value)}"' for name, value in data.items())
+    parts.append(f'<g class="cells"{data_attributes}>{render_cells(shaded_cells, left, top, unit, unit)}</g>')
     for row, word in enumerate(row_labels):
         parts.append(render_label(word, left - _LABEL_GAP, top + unit * (row + 0.5) + size * 0.35, size, anchor="end"))
     for column, word in enumerate(column_labels):

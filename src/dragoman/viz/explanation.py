@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,10 +117,39 @@ class ExplanationTree:
 
 
 @dataclass(frozen=True)
+class SourceImage:
+    """Sound or picture as the encoder reads it: an image whose columns are frames.
+
+    pixels_YT: darkness of each number of a frame, from 0 to 255; the top row first
+    frames_per_vector: frames from one vector of the front end to the next; vector n is centered on frame n · frames_per_vector
+    unit, units_per_frame: unit of the axis of the frames, such as "s", and its number for a frame
+    top_label, bottom_label: labels of the other axis
+    """
+
+    pixels_YT: NDArray[np.uint8]
+    frames_per_vector: int
+    unit: str
+    units_per_frame: float
+    top_label: str = ""
+    bottom_label: str = ""
+
+    @classmethod
+    def from_numbers(cls, numbers_YT: FloatArray, lowest: float, highest: float, **fields: Any) -> SourceImage:
+        """Return the image in which `lowest` is white and `highest` is black; `fields` are the other fields."""
+        shares_YT = (numbers_YT - lowest) / max(highest - lowest, 1e-9)
+        return cls((shares_YT.clip(0, 1) * WEIGHT_LEVELS).round().astype("u1"), **fields)
+
+    def list_labels(self) -> tuple[str, ...]:
+        """Return the name of each vector: the place of the frame on which it is centered."""
+        step = self.frames_per_vector
+        return tuple(f"{frame * self.units_per_frame:g} {self.unit}" for frame in range(0, self.pixels_YT.shape[1], step))
+
+
+@dataclass(frozen=True)
 class Explanation:
     """One output of a model with its attention and its search.
 
-    source_tokens: encoder input, with the end token
+    source_tokens: encoder input, with the end token, or the places of its vectors in the image of the source
     output_tokens: decoder output, with the end token if the output has it
     decoder_input: decoder input: the start token, the language token of some models, then the output tokens without the last
     source_word_ids, output_word_ids: number of the word of each token
@@ -129,6 +158,7 @@ class Explanation:
     beam: all hypotheses that the search considered; if it is empty, `notes` has the reason
     teacher_forced: whether the caller gave the output
     tree: tree of a parse
+    image: image of a source that is no text
     """
 
     model: str
@@ -148,6 +178,7 @@ class Explanation:
     teacher_forced: bool = False
     notes: tuple[str, ...] = ()
     tree: ExplanationTree | None = None
+    image: SourceImage | None = None
 
     @property
     def kinds(self) -> tuple[AttentionKind, ...]:

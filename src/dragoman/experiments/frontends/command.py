@@ -126,10 +126,10 @@ def read_arrays(
     """
     from dragoman.config import read_recipe
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
-    from dragoman.experiments.frontends.read import read_array_text
+    from dragoman.experiments.frontends.options import FrontendOptions
     from dragoman.formats.tsv import read_tsv
 
-    config = read_recipe(recipe, overrides).model
+    options = read_recipe(recipe, overrides).model.get_extension(FrontendOptions)
     check_output_paths(output, overwrite=overwrite, input_paths=[list_file])
     pairs = list(read_tsv(list_file))
     with (
@@ -138,7 +138,7 @@ def read_arrays(
     ):
         for pair in pairs:
             for speed in speeds:
-                stream.write(f"{read_array_text(list_file.parent / pair.source, config, speed=speed)}\t{pair.target}\n")
+                stream.write(f"{options.read_file(list_file.parent / pair.source, speed=speed)}\t{pair.target}\n")
             bar.advance(1)
     if as_json:
         print_json(ReadArraysOutput(str(output), len(pairs), len(pairs) * len(speeds)))
@@ -155,11 +155,12 @@ def read(bundle: Path, files: tuple[Path, ...], device: str, as_json: bool) -> N
     \b
     Example:  dragoman read runs/text-lines/bundle line.png
     """
-    from dragoman.experiments.frontends.read import read_array_text
+    from dragoman.experiments.frontends.options import FrontendOptions
     from dragoman.inference.load import load
     from dragoman.io.json_fields import to_json_line
 
     translator = load(bundle, task="translation", device=device)
-    lines = [read_array_text(file, translator.recipe.model) for file in files]
+    options = translator.recipe.model.get_extension(FrontendOptions)
+    lines = [options.read_file(file) for file in files]
     for file, result in zip(files, translator.stream(lines), strict=True):
         click.echo(to_json_line(ReadFile(str(file), result.text, result.score)) if as_json else result.text)

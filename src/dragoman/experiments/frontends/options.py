@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from dragoman.config import ModelConfig, ModelExtension, Recipe
 from dragoman.config.section import Limits
+from dragoman.errors import BundleError
 
 if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
     from dragoman.training.monitoring.layer_macs import LayerMacs
+    from dragoman.viz.explanation import SourceImage
 
-LIMITS = {"sound": 4.0, "picture": 1.0}
-"""Largest magnitude of the numbers of each front end: standard deviations of log-mel features, and the darkness of a pixel."""
 INPUT_STDS = {"sound": None, "picture": 0.25}
 """Standard deviation of the numbers for which the first weights are drawn. Those of sounds follow `initialization`."""
 
@@ -58,6 +60,46 @@ class FrontendOptions(ModelExtension):
             if is_invalid:
                 raise ValueError(f"model.array_frontend = {self.array_frontend!r} with {message}")
 
+    def read_source(self, source: str) -> str:
+        """Return the array of a file as text."""
+        return self.read_file(Path(source))
+
+    def read_file(self, path: Path, *, speed: float = 1.0) -> str:
+        """Return the array of a file as the text that the model reads.
+
+        speed: factor of the speed of a sound, or of the inverse width of a picture
+
+        Raises DataError for a file that cannot be used, and BundleError for a model of text.
+        """
+        from dragoman.experiments.frontends.read import read_array
+
+        if self.array_frontend == "none":
+            raise BundleError(
+                "model.array_frontend = 'none': the model reads lines of text; use dragoman translate", code="wrong-task"
+            )
+        return read_array(path, self.array_frontend, self.frame_width, speed=speed)
+
+    def draw_source(self, source: Sequence[int]) -> SourceImage:
+        """Return the spectrogram, with low bands at its bottom, or the picture, as the front end reads them."""
+        from dragoman.experiments.frontends.array_text import LIMITS, read_array_ids
+        from dragoman.frontends.log_mel import LogMel
+        from dragoman.frontends.sound_file import SAMPLE_RATE
+        from dragoman.viz.explanation import SourceImage
+
+        numbers_FT = read_array_ids(source, self.frame_width, LIMITS[self.array_frontend]).T
+        if self.array_frontend == "picture":
+            return SourceImage.from_numbers(numbers_FT, 0.0, 1.0, frames_per_vector=4, unit="px", units_per_frame=1)
+        return SourceImage.from_numbers(
+            numbers_FT[::-1],
+            numbers_FT.min(),
+            numbers_FT.max(),
+            frames_per_vector=4,
+            unit="s",
+            units_per_frame=LogMel.hop / SAMPLE_RATE,
+            top_label=f"{SAMPLE_RATE // 2000} kHz",
+            bottom_label="0 kHz",
+        )
+
     def count_cross_attentions(self, config: ModelConfig) -> int:
         """Return 0, because output tokens attend to vectors of the front end and not to source tokens."""
         return 0
@@ -83,6 +125,7 @@ class FrontendOptions(ModelExtension):
 
     def change_model(self, model: Transformer) -> None:
         """Set the front end of the encoder."""
+        from dragoman.experiments.frontends.array_text import LIMITS
         from dragoman.experiments.frontends.model import ConvolutionFrontend
 
         model.encoder.frontend = ConvolutionFrontend(

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.config import ModelConfig
-from dragoman.errors import BundleError, DataError, MissingDependencyError
-from dragoman.experiments.frontends.array_text import write_array_text
-from dragoman.experiments.frontends.options import LIMITS, FrontendOptions
+from dragoman.errors import DataError, MissingDependencyError
+from dragoman.experiments.frontends.array_text import LIMITS, write_array_text
 from dragoman.frontends.log_mel import LogMel
 from dragoman.frontends.sound_file import read_sound
 
@@ -24,20 +22,16 @@ MIN_SIDE, MAX_PIXELS, MAX_ASPECT = 4, 16_000_000, 100
 """Least pixels of a side of a picture, most pixels of it, and its largest width for its height."""
 
 
-def read_array_text(path: Path, config: ModelConfig, *, speed: float = 1.0) -> str:
-    """Return the array of a file as the text that a model with this configuration reads.
+def read_array(path: Path, frontend: str, width: int, *, speed: float = 1.0) -> str:
+    """Return the array of a file as the text that a model with this front end reads.
 
+    frontend: "sound" or "picture"
+    width: numbers of a frame
     speed: factor of the speed of a sound, or of the inverse width of a picture
 
-    Raises DataError for a file that cannot be used, and BundleError for a model of text.
+    Raises DataError for a file that cannot be used.
     """
-    options = config.get_extension(FrontendOptions)
-    if options.array_frontend not in READERS:
-        raise BundleError(
-            "model.array_frontend = 'none': the model reads lines of text; use dragoman translate", code="wrong-task"
-        )
-    frames_TF = READERS[options.array_frontend](path, options.frame_width, speed)
-    return write_array_text(frames_TF, LIMITS[options.array_frontend])
+    return write_array_text(READERS[frontend](path, width, speed), LIMITS[frontend])
 
 
 def read_sound_frames(path: Path, width: int, speed: float) -> NDArray[np.float32]:

@@ -38,6 +38,7 @@ from dragoman.viz.explanation import (
     BeamNode,
     Explanation,
     HeadSelection,
+    SourceImage,
     TokenCandidate,
     TokenPrediction,
 )
@@ -112,7 +113,7 @@ def explain(
     )
     return replace(
         explanation,
-        source=text,
+        source="" if explanation.image else text,
         target=output_text,
         beam=beam,
         teacher_forced=target is not None,
@@ -138,15 +139,18 @@ def explain_output(
     suppressed_ids: tokens that no search outputs
     Raises DataError for a layer or a head that the model does not have.
     """
-    check_has_attention(bundle.recipe.model)
+    image = draw_source(bundle.recipe.model, source)
+    if image is None:
+        check_has_attention(bundle.recipe.model)
     model, tokenizer, decoder_start = bundle.model, bundle.tokenizer, get_decoder_start_id(bundle.recipe.model)
     with _recorded_attention(model) as recorded:
         inputs = [*prompt, *(output_ids if finished else output_ids[:-1])]
         batch = collate([source], [inputs], start_id=decoder_start).to(model.output.device)
         with torch.no_grad():
             logits_TV = model(batch.source_BS, batch.inputs_BT)[0, len(prompt) :]
+    num_keys = count_vectors(bundle, source)
     num_skipped_rows = {"encoder": 0, "decoder": len(prompt), "cross": len(prompt)}
-    sizes = {"encoder": (len(source), len(source)), "decoder": (len(inputs), len(inputs) + 1), "cross": (0, len(source))}
+    sizes = {"encoder": (num_keys, num_keys), "decoder": (len(inputs), len(inputs) + 1), "cross": (0, num_keys)}
     weights = {
         kind: _stack_heads(recorded[kind], model, kind, num_skipped_rows[kind])
         if recorded[kind]
@@ -154,7 +158,7 @@ def explain_output(
         for kind in ATTENTION_KINDS
     }
     output_tokens = tuple(tokenizer.target.ids_to_pieces([*output_ids, END_ID] if finished else output_ids))
-    source_tokens = tuple(tokenizer.source.ids_to_pieces(source))
+    source_tokens = image.list_labels() if image else tuple(tokenizer.source.ids_to_pieces(source))
     return Explanation(
         model=bundle.recipe.name,
         source="",
@@ -164,10 +168,12 @@ def explain_output(
         decoder_input=tuple(
             tokenizer.target.ids_to_pieces([decoder_start, *prompt, *output_ids][: len(prompt) + len(output_tokens)])
         ),
-        source_word_ids=number_words(
+        source_word_ids=tuple(range(num_keys))
+        if image
+        else number_words(
             source_tokens, has_end=tokenizer.append_source_eos, num_language_tokens=tokenizer.num_language_tokens
         ),
-        output_word_ids=number_words(output_tokens, has_end=finished),
+        output_word_ids=tuple(range(len(output_tokens))) if image else number_words(output_tokens, has_end=finished),
         encoder=weights["encoder"],
         decoder=weights["decoder"],
         cross=weights["cross"],
@@ -177,7 +183,19 @@ def explain_output(
             if recorded[kind]
         },
         predictions=_list_predictions(logits_TV, [*output_ids, END_ID][: len(output_tokens)], tokenizer.target, suppressed_ids),
+        image=image,
     )
+
+
+def draw_source(config: ModelConfig, source: Sequence[int]) -> SourceImage | None:
+    """Return the image of a sound or a picture as source ids; None for text."""
+    images = [extension.draw_source(source) for extension in config.model_extensions]
+    return next((image for image in images if image is not None), None)
+
+
+def count_vectors(bundle: Bundle, source: Sequence[int]) -> int:
+    """Return the number of positions that a source has in the encoder."""
+    return -(-len(source) // bundle.model.encoder.source_frontend.numbers_per_vector)
 
 
 def check_has_attention(config: ModelConfig) -> None:
@@ -204,11 +222,13 @@ def encode_source_line(translator: ExplainableTranslator, text: str, config: Dec
     ids = tokenizer.encode_source(text)
     if not has_text(text, ids):
         raise DataError("the text is empty, so there is nothing to translate; give a sentence")
+    num_vectors = count_vectors(translator.bundle, ids)
+    subject, unit, position = ("the text", "token", "token") if num_vectors == len(ids) else ("the source", "number", "vector")
     if len(ids) > config.max_source_tokens:
         raise DataError(
-            f"the text has {len(ids)} tokens, and decoding.max_source_tokens is {config.max_source_tokens}; shorten it"
+            f"{subject} has {len(ids)} {unit}s, and decoding.max_source_tokens is {config.max_source_tokens}; shorten it"
         )
-    _check_length(len(ids), get_max_positions([translator.bundle.model]), "the text")
+    _check_length(num_vectors, get_max_positions([translator.bundle.model]), subject, position)
     return list(ids)
 
 
@@ -218,11 +238,11 @@ def check_single_line(text: str) -> None:
         raise DataError(f"the text has {num_lines} lines, and an explanation is of one line; give one line")
 
 
-def _check_length(length: int, max_positions: int | None, subject: str) -> None:
+def _check_length(length: int, max_positions: int | None, subject: str, unit: str = "token") -> None:
     if max_positions is not None and length > max_positions:
-        raise DataError(f"{subject} has {length} tokens, and the model has positions for {max_positions}; shorten it")
+        raise DataError(f"{subject} has {length} {unit}s, and the model has positions for {max_positions}; shorten it")
     if length > MAX_TOKENS:
-        raise DataError(f"{subject} has {length} tokens, and a page holds {MAX_TOKENS}; explain a shorter part of it")
+        raise DataError(f"{subject} has {length} {unit}s, and a page holds {MAX_TOKENS}; explain a shorter part of it")
 
 
 def _encode_forced_target(vocabulary: Vocabulary, target: str) -> list[int]:

@@ -123,7 +123,7 @@ def trace_search(
     allowed_tokens_fn: the tokens that may come next, as in `DecodingConstraints`
     """
     inference_model = prompt_decoder(as_inference_model([model]), prompt)
-    max_length = len(source) + config.max_extra_tokens
+    max_length = -(-len(source) // inference_model.numbers_per_vector) + config.max_extra_tokens
     if inference_model.max_positions is not None:
         max_length = min(max_length, inference_model.max_positions - len(prompt))
     length_penalty = LengthPenalty(config.length_penalty, config.alpha, len(prompt))
