@@ -147,6 +147,8 @@ def test_adapt_holds_out_a_tenth(bundle: Path, corpus: Path, tmp_path: Path) -> 
     with raises_code("empty-data", "none.tsv: 0 translated pairs", "the test on general text needs 1"):
         prepare_adaptation(bundle, [file], tmp_path / "none", general=write_tsv(tmp_path / "none.tsv", corpus, 0))
     assert not (tmp_path / "none").exists()
+    with raises_code("write-failed", "own.tsv/run/pairs: cannot be written: Not a directory"):
+        prepare_adaptation(bundle, [file], file / "run")
 
 
 @pytest.mark.slow

@@ -105,9 +105,9 @@ def explain(args: ExplainOptions) -> None:
               dragoman explain runs/parsing-craft/bundle "The cat sat on the mat ."
               dragoman explain runs/text-lines/bundle line.png
     """
-    from dragoman.console.figure_files import make_picture_dir, write_png, write_svg
+    from dragoman.console.figure_files import write_png, write_svg
     from dragoman.console.terminal import print_json, stderr_console
-    from dragoman.io.storage import write_lines
+    from dragoman.io.storage import make_output_dir, write_lines
     from dragoman.viz.attention_page import render_attention_page
     from dragoman.viz.explanation_figures import render_figures, svg_to_png
 
@@ -124,7 +124,7 @@ def explain(args: ExplainOptions) -> None:
     pngs = {name: svg_to_png(svg_text) for name, svg_text in svgs.items()} if args.png else {}
     for folder in (args.svg, args.png):
         if folder:
-            make_picture_dir(folder)
+            make_output_dir(folder)
     if page_path:
         page = render_attention_page(explanation, include_heads=tuple(head_names))
         write_lines(page_path, [page.rstrip("\n")], overwrite=args.overwrite)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dragoman.console.options import check_output_paths
-from dragoman.errors import OutputError
 from dragoman.io.storage import check_path_is_free, to_write_error, write_lines, write_with_digest
 from dragoman.viz.matplotlib_svg import check_matplotlib
 
@@ -22,16 +21,6 @@ def write_chart(output: Path | None, draw: Callable[[], str], *, overwrite: bool
     """Write the SVG that `draw` returns, if the command has a file for it."""
     if output is not None:
         write_lines(output, [draw()], overwrite=overwrite)
-
-
-def make_picture_dir(folder: Path) -> None:
-    """Create the folder with its parents. Raises OutputError if a file has its name."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise OutputError(f"{folder}: is a file, not a folder; give another name") from None
-    except OSError as error:
-        raise to_write_error(folder, error) from None
 
 
 def write_svg(folder: Path, svgs: dict[str, str], *, overwrite: bool) -> None:

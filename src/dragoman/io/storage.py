@@ -204,6 +204,16 @@ def atomic_dir(
         raise to_write_error(path, error, _add_margin(size) if size else None) from None
 
 
+def make_output_dir(folder: Path) -> None:
+    """Make the folder of a command's output, and its parents. Raises OutputError if a file has its name, or WriteError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise OutputError(f"{folder}: is a file, not a folder; give another name") from None
+    except OSError as error:
+        raise to_write_error(folder, error) from None
+
+
 def make_dirs(path: Path) -> None:
     """Make a folder and its parents, and sync each, so that they survive a power cut. Raise OSError."""
     if not path.exists():

@@ -19,7 +19,7 @@ from dragoman.errors import BundleError, DataError
 from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import read_pairs
-from dragoman.io.storage import write_lines
+from dragoman.io.storage import make_output_dir, write_lines
 from dragoman.runtime.counts import format_count
 from dragoman.training.lr_schedule import compute_learning_rate
 
@@ -163,11 +163,12 @@ def _read_translated_pairs(files: Sequence[Path], task: TaskConfig, min_pairs: i
 
 def _write_corpus(folder: Path, name: str, pairs: Sequence[Pair]) -> dict[str, str]:
     """Write the sides of pairs as two files of lines, and return the corpus section that names them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_output_dir(folder)
     paths = {side: folder / f"{name}.{side}.txt" for side in ("source", "target")}
     for side, path in paths.items():
         lines = [getattr(pair, side) for pair in pairs]
-        if not path.exists() or path.read_text(encoding="utf-8").split("\n")[:-1] != lines:  # a new time would prepare again
+        text = "".join(f"{line}\n" for line in lines).encode()
+        if not path.exists() or path.read_bytes() != text:  # a new time would prepare again
             write_lines(path, lines, overwrite=True)
     return {side: str(path) for side, path in paths.items()}
 

@@ -19,7 +19,7 @@ from dragoman.formats.object_store import is_url
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import check_files_exist, list_corpus_files
 from dragoman.formats.text import is_blank
-from dragoman.io.storage import lock_dir, make_dirs, to_write_error, write_json
+from dragoman.io.storage import lock_dir, make_dirs, make_output_dir, to_write_error, write_json
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.torch_engine.inference_model import get_max_positions
 from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState, remove_unfinished
@@ -47,10 +47,7 @@ def lock_run_folder(run: str) -> Iterator[None]:
             code="invalid-option",
         )
     folder = Path(run)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise to_write_error(folder, error) from None
+    make_output_dir(folder)
     with lock_dir(folder):
         try:
             yield

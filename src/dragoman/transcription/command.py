@@ -81,6 +81,7 @@ def transcribe(args: TranscribeOptions) -> None:
               dragoman transcribe whisper-tiny calls/*.wav --language de --to json -o texts method=beam
     """
     from dragoman.errors import DataError
+    from dragoman.io.storage import make_output_dir
     from dragoman.transcription.transcriber import Transcriber
 
     settings = [argument for argument in args.arguments if "=" in argument and not os.path.exists(argument)]
@@ -107,7 +108,7 @@ def transcribe(args: TranscribeOptions) -> None:
         if not transcript.text:
             print_note(f"{path}: no speech was found in {transcript.duration:.1f} s")
         if output is not None:
-            output.parent.mkdir(parents=True, exist_ok=True)
+            make_output_dir(output.parent)
         with open_text_output(output, overwrite=args.overwrite) as stream:
             stream.write(transcript.format(output_format))
             stream.flush()

@@ -75,11 +75,12 @@ def draw_lines(texts: Path, fonts: Path, output: Path, distortion: float, seed: 
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
     from dragoman.experiments.frontends.draw import LineDrawer
     from dragoman.formats.text import read_lines
+    from dragoman.io.storage import make_output_dir
 
     lines = list(read_lines(texts))
     drawer = LineDrawer([Path(line) for line in read_lines(fonts) if line], distortion=distortion)
     check_output_paths(output / "all.list", overwrite=overwrite, input_paths=[texts, fonts])
-    output.mkdir(parents=True, exist_ok=True)
+    make_output_dir(output)
     with (
         open_text_output(output / "all.list", overwrite=overwrite) as stream,
         progress_bar(stderr_console(), "drawing", len(lines), unit="lines") as bar,

@@ -215,10 +215,10 @@ def figures(
     Example:  dragoman paper figures runs/multi30k-ende/bundle "a man who is walking two dogs stops at a shop ." -o figures
               dragoman paper figures runs/wmt14-ende-base/bundle --figure 4 --heads 5,6 --png
     """
-    from dragoman.console.figure_files import make_picture_dir, write_png, write_svg
+    from dragoman.console.figure_files import write_png, write_svg
     from dragoman.console.terminal import print_json, stderr_console
     from dragoman.inference.load import load
-    from dragoman.io.storage import check_path_is_free
+    from dragoman.io.storage import check_path_is_free, make_output_dir
     from dragoman.paper.commands.outputs import describe_figure
     from dragoman.paper.figures import FIGURES, build_figures
     from dragoman.viz.explanation_figures import svg_to_png
@@ -237,7 +237,7 @@ def figures(
     if folder:
         svgs = {f"figure{figure.number}": figure.to_svg() for figure in drawn_figures}
         pngs = {name: svg_to_png(svg) for name, svg in svgs.items()} if png else {}
-        make_picture_dir(folder)
+        make_output_dir(folder)
         write_svg(folder, svgs, overwrite=overwrite)
         write_png(folder, pngs, overwrite=overwrite)
     if as_json:
