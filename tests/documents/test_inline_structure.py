@@ -448,6 +448,14 @@ def test_quoted_braces_of_messages_stay() -> None:
             assert translate(name, FORMATS[name](source), str.upper) == (expected, [])
 
 
+def test_number_around_a_plural_is_written_by_its_name_inside() -> None:
+    inner = "{m, plural, one {# b} other {# c}}"
+    source = f"{{n, plural, one {{# a {inner}}} other {{# d {inner}}}}}"
+    branches = [f"{{{{m, plural, one {{{{n, number}} {word} # B}} other {{{{n, number}} {word} # C}}}}}}" for word in "AD"]
+    expected = f"{{n, plural, one {branches[0]} other {branches[1]}}}"
+    assert translate("a.json", FORMATS["a.json"](source), str.upper) == (expected, [])
+
+
 def test_repeated_ids_of_xliff_2_are_texts_of_their_own() -> None:
     content = (
         '<xliff version="2.0" srcLang="en" trgLang="de"><file id="f"><unit id="1">'

@@ -131,6 +131,12 @@ def test_any_text_reads_as_written(texts: list[str]) -> None:
     assert [unit.target for unit in po.parse(written).units][:3] == texts
 
 
+def test_catalog_in_ascii_with_other_letters_states_utf_8() -> None:
+    content = CATALOG.replace("UTF-8", "us-ascii").encode()
+    assert write_document(po.parse(content), {"1": UnitTranslation("x", "translated")}).count(b"charset=us-ascii") == 1
+    assert b"charset=UTF-8" in write_document(po.parse(content), {"1": UnitTranslation("\u00fc", "translated")})
+
+
 def test_encoding_without_a_character_refuses_the_text() -> None:
     document = po.parse(CATALOG.replace("UTF-8", "ISO-8859-1").encode("latin-1"))
     assert write_document(document, {"2": UnitTranslation("Öffnen")}).count("Öffnen".encode("latin-1")) == 1

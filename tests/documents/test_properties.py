@@ -52,6 +52,11 @@ def test_laws_hold(newline: str, encoding: str) -> None:
     check_laws(parse_strings, STRINGS.replace("\n", newline).encode(encoding))
 
 
+def test_carriage_return_ends_a_line_among_others() -> None:
+    content = b"a=x\nb=one \\\r  two\rc=y"
+    assert [(unit.key, unit.source) for unit in parse_properties(content).units] == [("a", "x"), ("b", "one two"), ("c", "y")]
+
+
 def test_letters_are_escaped_if_the_file_needs_it() -> None:
     texts = {"0": UnitTranslation("é🐉")}
     assert write_document(parse_properties(b"a = x"), texts) == rb"a = \u00e9\ud83d\udc09"

@@ -127,6 +127,15 @@ def test_words_that_the_tokenizer_cannot_read_are_placed_by_attention() -> None:
     assert translate_text("see <b>erdős</b> ‽", replace(options, markup="html"), dropped="erdős").text == "SEE <b>erdős</b> ‽"
 
 
+def test_lost_sign_of_a_currency_is_placed_and_its_name_counts() -> None:
+    assert translate_text("it costs 5 \u20ac now", ENGLISH, dropped="\u20ac").text == "IT COSTS 5 \u20ac NOW"
+    assert (
+        translate_text("my dear <b>\u20ac5</b>", replace(ENGLISH, markup="html"), dropped="\u20ac").text
+        == "MY DEAR <b>\u20ac5</b>"
+    )
+    assert translate_text("5 euro or \u20ac 5", ENGLISH, dropped="\u20ac").text == "5 EURO OR 5"
+
+
 def test_symbols_are_kept_and_icons_are_not_read(subtests: pytest.Subtests) -> None:
     """The capitalizer drops each symbol, or would read an icon."""
     symbols = (

@@ -157,9 +157,11 @@ def read_message(text: str, *, has_tags: bool = False) -> IcuMessage | None:
             return None
         if has_tags and any(isinstance(part, str) and _MESSAGE_TAG.search(part) for part in parts):
             before, after, parts = _cut_tags(parts)
-        root = _expand(parts)
+        root = _expand(parts, reader)
     except _SyntaxError:
         return None
+    if not any(_NUMBER in sentence for sentence in _iter_sentences(root)):
+        reader.codes.pop(_NUMBER, None)
     return IcuMessage(root, reader.codes, text, before, after)
 
 
@@ -343,6 +345,14 @@ class _Reader:
         self.position = end
         return self._add_key(self._make_key(match[1], markup), markup)
 
+    def name_number(self, head: str) -> str:
+        """Return the key of the number of a plural with this head, for a plural inside; its `#` is another number."""
+        match = _ARGUMENT.match(head)
+        if match is None or "offset" in head:
+            raise _SyntaxError
+        markup = f"{{{match[1]}, number}}"
+        return self._add_key(self._make_key(match[1], markup), markup)
+
     def _make_key(self, name: str, markup: str) -> str:
         """Return the key of an argument: the same for the same markup, and another one for each further markup of a name."""
         if (name, markup) not in self.keys:
@@ -404,8 +414,8 @@ class _Reader:
         return key
 
 
-def _expand(parts: _Parts) -> Node:
-    """Return the choices with the text around them moved into their branches."""
+def _expand(parts: _Parts, reader: _Reader, plural: str = "") -> Node:
+    """Return the choices with the text around them moved into their branches. plural: head of the plural around them"""
     if _count_sentences(parts) > MAX_BRANCHES:
         raise _SyntaxError
     number = next((index for index, part in enumerate(parts) if isinstance(part, _Choice)), None)
@@ -415,9 +425,17 @@ def _expand(parts: _Parts) -> Node:
     assert isinstance(choice, _Choice)
     before, after = parts[:number], parts[number + 1 :]
     if choice.is_plural and any(map(_has_number, (*before, *after))):
-        raise _SyntaxError  # inside, the mark of the number would stand for that of the inner plural
-    branches = tuple((selector, _expand((*before, *inner, *after))) for selector, inner in choice.branches)
+        if any(_has_number(part) for part in after if isinstance(part, _Choice)):
+            raise _SyntaxError  # inside, the mark of the number would stand for that of the inner plural
+        key = reader.name_number(plural)
+        before, after = (tuple(_name_number(part, key) for part in side) for side in (before, after))
+    plural = choice.head if choice.is_plural else plural
+    branches = tuple((selector, _expand((*before, *inner, *after), reader, plural)) for selector, inner in choice.branches)
     return Branches(choice.head, branches, choice.is_plural, choice.openings, choice.tail, choice.is_choice)
+
+
+def _name_number(part: str | _Choice, key: str) -> str | _Choice:
+    return part.replace(_NUMBER, key) if isinstance(part, str) else part
 
 
 def _count_sentences(parts: _Parts) -> int:

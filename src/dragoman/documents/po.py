@@ -22,6 +22,7 @@ from dragoman.documents.reading import check_text, check_texts
 from dragoman.errors import DataError
 from dragoman.formats.po import ESCAPES, HEAD_BYTES, PoEntry, Span, find_charset, read_entries
 from dragoman.languages import is_same_language
+from dragoman.text.encodings import find_codec
 from dragoman.text.inline_rules import InlineRules
 from dragoman.text.placeholders import find_placeholders
 
@@ -49,6 +50,7 @@ _RULES_OF_FLAGS = {
 """Optional styles that flags of gettext and Weblate declare."""
 _PLURAL_FORMS = re.compile(r"nplurals\s*=\s*(\d)(?:\s*;\s*plural\s*=(?=([^;?\n]*))([^;\n]*))?")
 _LANGUAGE = re.compile(r"^Language:[ \t]*([\w@.-]+)", re.MULTILINE)
+_CHARSET = re.compile(r"charset=([\w.:-]+)")
 _TEMPLATE = re.compile(r"charset=CHARSET\b|nplurals=INTEGER|YEAR-MO-DA|YYYY-MM-DD|PACKAGE VERSION|FULL NAME <")
 _UNESCAPED = {character: f"\\{letter}" for letter, character in ESCAPES.items()}
 _MAX_LENGTH = re.compile(r"max-length:\s*([0-9]{1,6})")
@@ -268,6 +270,8 @@ class _CatalogWriter:
 
     def make_flag_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         """Yield the edits that set and remove `fuzzy` and the previous source. An entry is fuzzy if one of its forms is."""
+        if not all(translation.text.isascii() for translation in translations.values()):
+            yield from self._state_encoding()
         translated = (name for name in self.places if name in translations)
         for _, group in groupby(translated, lambda name: self.places[name].entry_start):
             names = list(group)
@@ -278,6 +282,12 @@ class _CatalogWriter:
             elif place.is_fuzzy and not is_fuzzy:
                 yield self._remove_fuzzy(place)
             yield from self._write_previous(place, next((text.match.source for text in texts if text.match is not None), ""))
+
+    def _state_encoding(self) -> Iterator[Edit]:
+        """Yield the edit of the header of a catalog in ASCII that is in UTF-8 now."""
+        match = _CHARSET.search(self.text.text, 0, HEAD_BYTES)
+        if match is not None and find_codec(match[1]) == "ascii":
+            yield self.text.make_edit(*match.span(1), "UTF-8")
 
     def _write_previous(self, place: _Place, source: str) -> list[Edit]:
         """Return the edit of the lines `#|`, as msgmerge writes them: the source of a similar text, or nothing."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
-from dragoman.documents.encoded_text import EncodedText, decode, split_lines
-from dragoman.documents.reading import check_texts
+from dragoman.documents.encoded_text import EncodedText, decode
+from dragoman.documents.reading import check_lines, check_texts
 from dragoman.errors import DataError
 
 # The key ends at the first separator without a backslash before it.
@@ -16,7 +16,9 @@ _KEY = re.compile(r"[ \t\f]*((?:\\.|[^\\\s=:]++)++)[ \t\f]*[=:]?[ \t\f]*", re.DO
 _ARGUMENT = re.compile(r"\{\d+\s*[,}]")
 _DOUBLED = re.compile(r"''|'[{}#][^']*+'")
 _ODD_BACKSLASHES = re.compile(r"(?<!\\)(?:\\\\)*+\\$")
-_CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*+)\\\r?\n[ \t\f]*")
+_CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:\r\n|[\r\n])[ \t\f]*")
+# Java ends a line at each of them, also in a file of mixed line ends.
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|[\r\n])|[^\r\n]+")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{4}|[0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _APPLE_TOKEN = re.compile(
@@ -102,7 +104,8 @@ def _decode(content: bytes) -> EncodedText:
 
 def _read_properties(text: str) -> Iterator[tuple[str, int, int]]:
     """Yield each key with the span of its value, which may go on over lines that end with a backslash."""
-    lines = split_lines(text)
+    check_lines(text.count("\n") + text.count("\r"), len(text))
+    lines = _LINE.findall(text)
     position = number = 0
     while number < len(lines):
         start, line = position, lines[number]

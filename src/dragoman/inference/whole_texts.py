@@ -26,10 +26,11 @@ from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translat
 from dragoman.languages import is_spaced_language
 from dragoman.tasks.translation import TranslationStatus
 from dragoman.text.code_check import NO_DIFFERENCE, CodeDifference, compare_codes
+from dragoman.text.currency_signs import find_currency_signs, loses_currency
 from dragoman.text.glossary import TermUse, list_phrases
 from dragoman.text.guards import Check, check_translation
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_equal_tags, read_inline
-from dragoman.text.kept_terms import mark_kept_terms
+from dragoman.text.kept_terms import mark_kept_terms, mark_spans
 from dragoman.text.other_scripts import is_in_other_script, mark_same_words, mark_unread_words
 from dragoman.text.placeholders import may_have_codes
 from dragoman.text.target_language import find_target_language
@@ -223,7 +224,9 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     waiting = [index for index, text in enumerate(texts) if _has_word(text) and results[index].kept is None]
     lost = yield from _translate_readings(segments, readings, results, waiting, options)
     for index in lost:
-        readings[index] = read_without_codes(segments[index])
+        marked = mark_spans(segments[index], find_currency_signs)
+        has_signs, segments[index] = marked != segments[index], marked
+        readings[index] = (has_signs and options.mask_codes and read_marks(marked)) or read_without_codes(marked)
     lost = yield from _translate_readings(segments, readings, results, lost, options)
     yield from _translate_between_codes(segments, results, lost, options)
     if options.retry or options.strict_terms:
@@ -302,7 +305,7 @@ def _translate_readings(
             if accept is None:
                 results[index] = _build_segment(results[index].source, segment, reading, translation, next(texts), options)
                 is_kept = reading.is_kept_by(translation, segment, options.rules, mark_kept)
-                if not is_kept or _find_difference(results[index].source, results[index].text, options):
+                if not is_kept or _loses_code(results[index], options):
                     lost.append(index)
                 continue
             for candidate in (translation, *translation.alternatives):
@@ -310,7 +313,7 @@ def _translate_readings(
                 (text,) = place_codes([reading], [candidate])
                 result = _build_segment(results[index].source, segment, reading, candidate, text, options)
                 is_kept = reading.is_kept_by(candidate, segment, options.rules, mark_kept)
-                if is_kept and not _find_difference(result.source, result.text, options) and accept(results[index], result):
+                if is_kept and not _loses_code(result, options) and accept(results[index], result):
                     results[index] = result
                     break
     return lost
@@ -349,6 +352,11 @@ def _build_segment(
         ),
         terms,
     )
+
+
+def _loses_code(result: TranslatedSegment, options: TextOptions) -> bool:
+    """Return whether a translation has other codes than its segment, or fewer signs of currencies."""
+    return _find_difference(result.source, result.text, options) is not None or loses_currency(result.source, result.text)
 
 
 def _find_difference(source: str, text: str, options: TextOptions) -> CodeDifference | None:
