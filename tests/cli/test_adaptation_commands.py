@@ -178,6 +178,7 @@ def test_adaptation_follows_the_training_of_the_bundle(bundle: Path, bundle_copy
         config["recipe"]["training"] |= {"label_smoothing": 0.0, "label_smoothing_mode": "exclude_target"}
         config["recipe"]["data"]["noise"] |= {"placeholders": 0.25, "typos": 0.5}
         config["recipe"]["tokenizer"]["byte_fallback"] = True
+        config["recipe"]["card"] |= {"purpose": "captions", "license": "CC-BY-4.0"}
         config["metadata"]["origin"] = {"format": "huggingface-marian", "name": "x"}
 
     edit_config(bundle_copy, change)
@@ -185,6 +186,7 @@ def test_adaptation_follows_the_training_of_the_bundle(bundle: Path, bundle_copy
     assert recipe.training.peak_lr == pytest.approx(2e-4 * (512 / 16) ** 0.5)
     assert (recipe.training.label_smoothing, recipe.training.label_smoothing_mode) == (0.0, "exclude_target")
     assert (recipe.data.noise.placeholders, recipe.data.noise.typos) == (0.25, 0.0)
+    assert (recipe.card.purpose, recipe.card.license) == ("", "CC-BY-4.0")
 
 
 @pytest.mark.slow

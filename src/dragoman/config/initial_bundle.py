@@ -66,11 +66,14 @@ def inherit_sections(initial: Mapping[str, Any]) -> dict[str, Any]:
 
     initial: recipe of the bundle
 
+    Of the card, only the license holds for other weights, too.
+
     The files that the tokenizer was made from are left out, because the tokenizer itself is taken over.
     """
     tokenizer = {key: value for key, value in initial["tokenizer"].items() if key not in TOKENIZER_FILE_KEYS}
     sections = {name: dict(initial[name]) for name in ("task", "model", "decoding")}
-    return {"size": initial.get("size", "base"), "tokenizer": tokenizer, **sections}
+    license_key = {key: value for key, value in dict(initial.get("card") or {}).items() if key == "license"}
+    return {"card": license_key, "size": initial.get("size", "base"), "tokenizer": tokenizer, **sections}
 
 
 def check_structure(settings: Mapping[str, Any], initial: Mapping[str, Any], where: str) -> None:

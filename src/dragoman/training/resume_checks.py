@@ -12,7 +12,8 @@ from dragoman.training.checkpoints.checkpoint import Checkpoint
 
 # Keys that may change when a run resumes. A change of any other key would make it another run.
 CHANGEABLE_KEYS = {
-    "name", "run", "data.root", "data.test", "data.test_corpora", "data.preprocessing_workers", "data.num_workers", "decoding",
+    "name", "run", "card", "decoding",
+    "data.root", "data.test", "data.test_corpora", "data.preprocessing_workers", "data.num_workers",
     "training.max_steps", "training.max_epochs", "training.max_minutes", "training.max_flops", "training.patience",
     "training.log_every_steps",
     "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.checkpoint_url",
