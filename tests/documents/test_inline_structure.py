@@ -456,6 +456,15 @@ def test_number_around_a_plural_is_written_by_its_name_inside() -> None:
     assert translate("a.json", FORMATS["a.json"](source), str.upper) == (expected, [])
 
 
+def test_bar_between_spaces_divides_texts() -> None:
+    """A model that drops a bar would drop a form of the plural."""
+    for name in ("a.json", "a.properties"):
+        assert translate(name, FORMATS[name]("no day | {n} days"), lambda line: line.replace(" |", ",").upper()) == (
+            "NO DAY | {n} DAYS",
+            [],
+        )
+
+
 def test_repeated_ids_of_xliff_2_are_texts_of_their_own() -> None:
     content = (
         '<xliff version="2.0" srcLang="en" trgLang="de"><file id="f"><unit id="1">'

@@ -99,7 +99,8 @@ _START_NAME = re.compile(
     r"\W*(?:(?:START|OPEN)_([A-Z_]+?)(?:_\d+)?|(\w*?)_?(?:[sS]tart|START|[oO]pen|OPEN|[bB]egin))(?:\W+[sd]?)?"
 )
 _END_NAME = re.compile(r"\W*(?:(?:CLOSE|END)_([A-Z_]+?)(?:_\d+)?|(\w*?)_?(?:[eE]nd|END|[cC]lose|CLOSE))(?:\W+[sd]?)?")
-LINE_BREAK = re.compile(r"\r\n|\t++|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+# A bar between spaces divides texts as a line break does: the forms of a plural in Vue I18n, or a page and its site.
+LINE_BREAK = re.compile(r"\r\n|\t++| \| |[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 MAX_PAIR_NAME = 60
 """Most characters of a placeholder that is one end of a pair."""
