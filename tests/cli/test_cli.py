@@ -1083,7 +1083,7 @@ ERRORS: list[tuple[list[str], int, str]] = [
     (
         ["train", "nowhere"],
         2,
-        "nowhere: there is no such recipe; the package has cleaning, en-de, en-zh, general-ende, ",
+        "nowhere: there is no such recipe; the package has cleaning, digits-out, en-de, en-zh, ",
     ),
     (
         ["train", "multi30k-enfr", "data.root={tmp}", "run={tmp}/run"],

@@ -72,6 +72,11 @@ COMMAND_GROUPS = {
         ),
         "draw-lines": ("dragoman.experiments.frontends.command", "Draw lines of text as pictures, in many fonts."),
         "read": ("dragoman.experiments.frontends.command", "Write the text of sound files or pictures."),
+        "write-digits": (
+            "dragoman.experiments.pictures_out.command",
+            "Write corpora of sentences and pictures of digits, one character for each pixel.",
+        ),
+        "show-digits": ("dragoman.experiments.pictures_out.command", "Score and draw the digits that a model has written."),
         "tree": ("", "Score and draw parse trees."),
         "paper": ("dragoman.paper.commands.group", "Reproduce the tables and figures of the paper on this machine."),
     },
@@ -101,7 +106,7 @@ COMMAND_MODULES = tuple(
 """Modules of all commands."""
 FURTHER_COMMANDS = {
     "prepare", "recipe", "clean", "augment", "dashboard", "model", "score", "align", "compare", "rerank", "parse",
-    "draw-lines", "read-arrays", "read", "tree", "paper", "transcribe",
+    "draw-lines", "read-arrays", "read", "write-digits", "show-digits", "tree", "paper", "transcribe",
 }  # fmt: skip
 """Commands that only `dragoman --all` lists."""
 
