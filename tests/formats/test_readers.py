@@ -513,6 +513,12 @@ def test_corpus_and_document_refuse_the_same_xliff(version: str, tmp_path: Path)
         read(write_file(tmp_path / "a.xlf", content))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_text_in_utf16_names_its_conversion(encoding: str, tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.tsv", "\ufeffa\tb\n".removeprefix("\ufeff" * (encoding == "utf-16")).encode(encoding))
+    assert read_error(path).endswith("the file is UTF-16; convert it, such as by iconv -f UTF-16 -t UTF-8")
+
+
 def test_po_in_unknown_encoding_is_refused(tmp_path: Path) -> None:
     path = write_file(tmp_path / "a b.po", PO_HEAD.replace("UTF-8", "rot13").encode())
     convert = f"convert it: msgconv --to-code=UTF-8 '{path}' -o NEW.po"

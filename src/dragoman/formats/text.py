@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -209,6 +210,8 @@ def read_lines(path: Path | None, *, hint: str = "convert the text to UTF-8", en
                     yield text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
+        if number == 1 and error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            hint = "the file is UTF-16; convert it, such as by iconv -f UTF-16 -t UTF-8"
         raise DataError(
             f"{name}, line {number}: not {encoding.upper()} (byte 0x{byte:02x} at column {error.start + 1}); {hint}",
             code="invalid-encoding",
