@@ -50,6 +50,8 @@ def test_left_out_settings_follow_from_the_corpora(recipe_file: Path) -> None:
     assert recipe.training.checkpoint_averaging == "none"
     assert choice is not None
     assert choice.startswith("600 pairs, about 5,333 target tokens: size tiny, 1,200 pieces, batches of 2,048 tokens")
+    assert "200 steps (77 epochs)" in choice  # 200 · 2,048 / 5,333
+    assert "1 steps (0.4 epochs)" in str(read_training_recipe(recipe_file, ["training.max_steps=1"])[1])
     assert read_training_recipe(recipe_file)[0] == recipe  # so the same command resumes
 
 

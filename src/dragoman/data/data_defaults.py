@@ -165,6 +165,6 @@ def describe_choice(size: str, tokenizer: TokenizerConfig, training: TrainingCon
     epochs = training.max_steps * training.batch_tokens * training.batches_per_update / max(corpus_size.tokens, 1)
     return (
         f"{corpus_size.describe()}: size {size}, {tokenizer.vocab_size:,} pieces, batches of "
-        f"{training.batch_tokens:,} tokens, {training.max_steps:,} steps ({epochs:.0f} epochs), warm-up of "
+        f"{training.batch_tokens:,} tokens, {training.max_steps:,} steps ({epochs:.{int(epochs < 9.5)}f} epochs), warm-up of "
         f"{training.warmup_steps:,}; the recipe may set each"
     )
