@@ -270,7 +270,9 @@ def list_shapes(
         shapes[OUTPUT_BIAS] = (target_vocab_size,)
     if config.target_space_embedding:
         shapes["encoder.embedding.target_space_embedding"] = (width,)
+    num_source_positions = config.max_positions
     if not config.reads_tokens:
+        num_source_positions = config.max_source_positions
         for index, num_features in enumerate((config.num_mel_bins, width)):
             shapes |= _list_linear_shapes(f"{CONVOLUTIONS}.{index}", KERNEL_SIZE * num_features, width)
     elif config.tie_embeddings != "all":
@@ -283,8 +285,7 @@ def list_shapes(
     )
     for stack, num_layers, attentions in stacks:
         if config.position_encoding == "learned":
-            has_own_limit = stack == "encoder" and not config.reads_tokens
-            num_positions = config.max_source_positions if has_own_limit else config.max_positions
+            num_positions = num_source_positions if stack == "encoder" else config.max_positions
             shapes[f"{stack}.embedding.positions.weight"] = (num_positions, width)
         elif config.position_encoding == "relative":
             shapes[f"{stack}.relative_positions.weight"] = (config.relative_attention_num_buckets, config.num_heads)

@@ -9,12 +9,13 @@ reorders only this table.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 
 # Least number of output positions at first; the cache doubles whenever it is full.
 INITIAL_POSITIONS = 16
-# Number of output positions at first if the source has no tokens: frames are many more than words.
-FIRST_TRANSCRIPT_POSITIONS = 64
 # Source tokens of several sentences that are encoded at once, so that activations stay in the processor's cache.
 ENCODE_BLOCK_TOKENS = 256
 # Tokens whose mapped embeddings take up to 8 MiB, as the system maps 64 KiB around each. Their memory is released at once.
@@ -98,6 +97,9 @@ class _EncoderInputs(NamedTuple):
 class TokenFrontend:
     """Token ids (B, S), padded on the right, which are rows of the model's embeddings."""
 
+    max_initial_outputs: ClassVar[int] = sys.maxsize
+    """Limit of the output positions at first: an output is about as long as its source."""
+
     def __init__(self, table: EmbeddingTable, padding_id: int) -> None:
         self.table_words, self.padding_id = entry_points.flatten((table,)), padding_id
 
@@ -109,6 +111,9 @@ class TokenFrontend:
 
 class VectorFrontend:
     """Any other source, whose vectors (B, S, D) are a table of their own in each batch. embed: returns the vectors"""
+
+    max_initial_outputs: ClassVar[int] = 64
+    """Limit of the output positions at first: frames are many more than words."""
 
     def __init__(self, embed: Callable[[NDArray[Any]], NDArray[np.float32]]) -> None:
         self.embed = embed
@@ -366,9 +371,9 @@ class CompiledTransformer:
         )
 
     def _compute_initial_capacity(self, num_source_positions: int) -> int:
-        """Return the number of output positions at first, which suffices for most outputs of sources with this many tokens."""
+        """Return the number of output positions at first, which suffices for most outputs of sources with this many vectors."""
         capacity = max(INITIAL_POSITIONS, num_source_positions + num_source_positions // 2)
-        return capacity if self.weights.config.reads_tokens else min(capacity, FIRST_TRANSCRIPT_POSITIONS)
+        return min(capacity, self.frontend.max_initial_outputs)
 
     @property
     def max_outputs(self) -> int:
