@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from dragoman.cli.main import cli
 from dragoman.config import read_recipe
-from dragoman.errors import DataError
+from dragoman.errors import DragomanError
 from dragoman.experiments.pictures_out.digits import (
     FULL_SIDE,
     LEVELS,
@@ -141,11 +141,12 @@ def test_bad_files_give_one_line(digits_dir: Path, tmp_path: Path) -> None:
         (["write-digits", str(tmp_path / "nan"), "-o", str(tmp_path / "data")], "0.json: has no data of 28 · 28 numbers"),
         (["write-digits", str(tmp_path / "none"), "-o", str(tmp_path / "data")], "0.json: No such file"),
         (["write-digits", str(digits_dir), "-o", str(tmp_path / "data")], "too few to hold out"),
+        (["write-digits", str(digits_dir), "-o", str(tmp_path / "one.tsv" / "data"), "--held-out", "8"], "one.tsv"),
         (["show-digits", *(str(tmp_path / name) for name in ("one.tsv", "one.tsv", "two.txt"))], "has 2 lines but"),
         (["show-digits", *(str(tmp_path / name) for name in ("one.tsv", "one.tsv", "one.txt"))], "'a cat' names no digit"),
         (["show-digits", *(str(tmp_path / name) for name in ("empty.tsv", "empty.tsv", "empty.txt"))], "have no pictures"),
     ):
         error = CliRunner().invoke(cli, arguments).exception
-        assert isinstance(error, DataError)
+        assert isinstance(error, DragomanError)
         assert problem in str(error)
         assert "\n" not in str(error)

@@ -42,7 +42,7 @@ def write_digits(folder: Path, output: Path, held_out: int, overwrite: bool, as_
     from dragoman.console.terminal import print_json
     from dragoman.errors import DataError
     from dragoman.experiments.pictures_out.digits import describe, read_digits, write_text
-    from dragoman.io.storage import write_lines
+    from dragoman.io.storage import make_output_dir, write_lines
 
     lines = [f"{describe(digit, picture)}\t{write_text(picture)}" for digit, picture in read_digits(folder)]
     if len(lines) <= 2 * held_out:
@@ -50,7 +50,7 @@ def write_digits(folder: Path, output: Path, held_out: int, overwrite: bool, as_
     parts = {"train": lines[2 * held_out :], "valid": lines[held_out : 2 * held_out], "test": lines[:held_out]}
     files = {output / f"{name}.tsv": part for name, part in parts.items()}
     check_output_paths(*files, overwrite=overwrite, input_paths=[folder])
-    output.mkdir(parents=True, exist_ok=True)
+    make_output_dir(output)
     for path, part in files.items():
         write_lines(path, part, overwrite=overwrite)
     if as_json:
