@@ -79,6 +79,11 @@ def test_blank_lines_in_a_variant_are_one_step() -> None:
     assert count_steps(content.replace("{}", "\n" * 1000)) == count_steps(content.replace("{}", "\n")) > 5
 
 
+def test_blank_line_of_a_text_has_no_spaces() -> None:
+    document = parse_ftl(b"a =\n  x\n\n  y\n")
+    assert write_document(document, {document.units[0].id: UnitTranslation("p\n\nq")}) == b"a =\n  p\n\n  q\n"
+
+
 def test_arrow_outside_of_braces_is_a_text() -> None:
     document = parse_ftl(b'a = File -> Open { $x }\nb = { "->" } c\nd = e { $n ->\n    [one] f\n   *[other] g\n}\n')
     assert [unit.source for unit in document.units] == ["File -> Open { $x }", '{ "->" } c']

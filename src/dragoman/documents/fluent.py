@@ -104,7 +104,7 @@ def parse_ftl(content: bytes) -> Document:
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         pattern = places[unit.id]
         indent, is_block = _measure_indent(text.text, pattern.start)
-        written = _write_text(translation.text, f"{text.newline}{' ' * (indent if is_block else indent + 4)}")
+        written = _write_text(translation.text, text.newline, " " * (indent if is_block else indent + 4))
         return [text.make_edit(pattern.start, pattern.end, written)]
 
     texts, others = divide_units(units)
@@ -176,9 +176,10 @@ def _read_text(text: str, start: int, end: int) -> str:
     return "\n".join([first.rstrip("\r"), *(line[common:].rstrip("\r") for line in rest)]).strip("\n")
 
 
-def _write_text(text: str, newline: str) -> str:
-    """Return a text as a pattern. A line that begins with a sign of the syntax gets a placeable."""
-    return newline.join(_escape_line(line) if number else line for number, line in enumerate(text.split("\n")))
+def _write_text(text: str, newline: str, indent: str) -> str:
+    """Return a text as a pattern. A line that begins with a sign of the syntax gets a placeable, and a blank line no spaces."""
+    first, *rest = text.split("\n")
+    return first + "".join(newline + (indent + _escape_line(line) if line else "") for line in rest)
 
 
 def _escape_line(line: str) -> str:
