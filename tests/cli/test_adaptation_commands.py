@@ -68,6 +68,12 @@ def test_numbers_after_weights_are_one_value(subtests: pytest.Subtests) -> None:
             assert join_numbers(arguments, "--weights") == expected
 
 
+def test_average_takes_names_of_models(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.model_packages.find_model", lambda name: tmp_path / f"of-{name}")
+    message = fail_command("model", "average", "own", bundle, "-o", tmp_path / "both")
+    assert message.startswith(f"{tmp_path}/of-own: there is no such folder")
+
+
 @pytest.mark.slow
 def test_merge_adapter_then_average_with_the_base(bundle: Path, adapter: Path, tmp_path: Path) -> None:
     result = run_command("model", "merge-adapter", bundle, adapter, "-o", tmp_path / "merged", "--json")

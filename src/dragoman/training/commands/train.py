@@ -15,6 +15,7 @@ import click
 
 from dragoman.config import DataConfig, TokenizerConfig, TrainingConfig
 from dragoman.console.options import (
+    BUNDLE_TYPE,
     PATH_TYPE,
     check_output_paths,
     json_option,
@@ -252,6 +253,7 @@ def _interpolate(paths: tuple[Path, ...], output: Path, weights: str | None, *, 
         shares = None if weights is None else [float(number) for number in weights.split(",")]
     except ValueError:
         raise usage_error(f"--weights {weights}: needs numbers, such as 0.7 0.3") from None
+    paths = tuple(BUNDLE_TYPE.convert(path, None, None) for path in paths)
     check_output_paths(output, input_paths=paths, overwrite=True)
     share_by_path = interpolate_bundles(paths, output, shares=shares, overwrite=overwrite, notify=print_note)
     if as_json:
