@@ -111,7 +111,6 @@ def translator(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory, one_c
 
 
 CODES = ("{a}", "%s", "%2$d", "https://a.b/?c=1", "[X0X]")
-MAX_SOURCE_TOKENS = 40
 
 
 @pytest.mark.parametrize("decoding", [{"beam_size": 3, "nbest": 2}, {"method": "greedy"}, {"method": "sample", "seed": 2}])

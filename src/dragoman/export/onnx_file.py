@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.data.tokenization.sentencepiece_proto import encode_varint
 from dragoman.io.safetensors import TensorStream
 
 GRAPH_FIELD, WEIGHT_FIELD, BYTES_FIELD = 7, 5, 9
@@ -87,17 +88,8 @@ def _iter_bytes(stream: TensorStream) -> Iterator[memoryview]:
 
 def _start_field(number: int, size: int) -> bytes:
     """Return the tag and the length before the content of a field of bytes."""
-    return _encode_varint(number << 3 | 2) + _encode_varint(size)
+    return encode_varint(number << 3 | 2) + encode_varint(size)
 
 
 def _count_field_bytes(number: int, size: int) -> int:
     return len(_start_field(number, size)) + size
-
-
-def _encode_varint(value: int) -> bytes:
-    """Return a whole number in groups of seven bits, the lowest first; all but the last have the highest bit set."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])

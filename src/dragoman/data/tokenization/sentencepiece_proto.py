@@ -241,16 +241,17 @@ def _read_varint(message: bytes, offset: int) -> tuple[int, int]:
 def _encode_field(number: int, value: int | bytes) -> bytes:
     """Return the bytes of a field."""
     if isinstance(value, int):
-        return _encode_varint(number << 3) + _encode_varint(value)
-    return _encode_varint(number << 3 | 2) + _encode_varint(len(value)) + value
+        return encode_varint(number << 3) + encode_varint(value)
+    return encode_varint(number << 3 | 2) + encode_varint(len(value)) + value
 
 
 def _encode_float(number: int, value: float) -> bytes:
     """Return the bytes of a field with a float32."""
-    return _encode_varint(number << 3 | 5) + struct.pack("<f", value)
+    return encode_varint(number << 3 | 5) + struct.pack("<f", value)
 
 
-def _encode_varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
+    """Return a whole number in groups of seven bits, the lowest first; all but the last have the highest bit set."""
     encoded = bytearray()
     while number >= 0x80:
         encoded.append(number & 0x7F | 0x80)

@@ -73,8 +73,7 @@ class _KlCriterion:
         # KL = Σ p_old · log p_old − Σ p_old · logits + log Σ exp(logits), and the last term is −log p of any class + its logit.
         target_logits_Z = logits_ZV.gather(1, targets_Z[:, None])[:, 0].to(old_probs_ZV.dtype)
         divergence = (old_probs_ZV * (old_log_probs_ZV - logits_ZV)).sum() + target_logits_Z.sum()
-        sums = self.smoothing.write_gradient(logits_ZV, targets_Z, needs_grad, start)
-        loss, nll = self.smoothing.loss(sums)
+        loss, nll = self.smoothing.write_gradient(logits_ZV, targets_Z, needs_grad, start)
         if needs_grad:
             self._add_divergence_gradient(logits_ZV, targets_Z, old_probs_ZV)
         return loss + self.weight * (divergence + nll), nll
@@ -87,6 +86,3 @@ class _KlCriterion:
         if self.smoothing.smoothing_mode == "exclude_target_and_pad":
             gradient_ZV[:, PADDING_ID] -= self.weight * self.smoothing.uniform_mass
         gradient_ZV.sub_(old_probs_ZV, alpha=self.weight)
-
-    def loss(self, sums: Sums) -> Sums:
-        return sums

@@ -138,11 +138,6 @@ class ClassResult:
     distance_accuracy: float
     margin: float
 
-    @property
-    def is_better(self) -> bool:
-        """Return whether the head is better than any fixed distance, beyond the interval."""
-        return self.head_accuracy - self.distance_accuracy > self.margin
-
 
 def read_sentences(translator: Translator, trees: Path) -> list[AttendedSentence]:
     """Return the attention of the first sentences. Raises DataError if none has the words of its tree."""

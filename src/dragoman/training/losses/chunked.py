@@ -52,15 +52,12 @@ class Criterion(Protocol):
         """
 
     def write_gradient(self, logits_ZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int) -> Sums:
-        """Replace the logits by the gradient if `needs_grad`, and return what these positions add to the sums.
+        """Replace the logits by the gradient if `needs_grad`, and return the sums of loss and negative log-likelihood.
 
         start: index of the first of these positions
 
-        Both are without the uniform part of the target distribution.
+        Gradient and loss are without the uniform part of the target distribution.
         """
-
-    def loss(self, sums: Sums) -> Sums:
-        """Return the loss without its uniform part, and the negative log-likelihood, from the sums over all positions."""
 
 
 def chunked_loss(outputs_XD: Tensor, output_VD: Tensor, targets_X: Tensor, criterion: Criterion, matmul: MatMul) -> Sums:
@@ -92,7 +89,7 @@ class _ChunkedLoss(torch.autograd.Function):
         gradient_XD = torch.empty_like(outputs_XD) if needs_grad else None
         projection_gradient_VD: Tensor | None = None
         needs_projection_grad = ctx.needs_input_grad[1]  # false for a frozen output matrix, as with adapters
-        first_sum = second_sum = torch.zeros((), device=outputs_XD.device)
+        loss = nll = torch.zeros((), device=outputs_XD.device)
         chunk_size = choose_chunk_size(
             len(targets_X), len(output_VD), CPU_CHUNK_LOGITS if device_type == "cpu" else GPU_CHUNK_LOGITS
         )
@@ -101,8 +98,8 @@ class _ChunkedLoss(torch.autograd.Function):
                 targets_Z = targets_X[start : start + chunk_size]
                 outputs_YD = _pad_positions(outputs_XD[start : start + chunk_size].to(dtype), chunk_size)
                 logits_YV = matmul(outputs_YD, projection_VD, None)
-                chunk_sums = criterion.write_gradient(logits_YV[: len(targets_Z)], targets_Z, needs_grad, start)
-                first_sum, second_sum = first_sum + chunk_sums[0], second_sum + chunk_sums[1]
+                chunk_loss, chunk_nll = criterion.write_gradient(logits_YV[: len(targets_Z)], targets_Z, needs_grad, start)
+                loss, nll = loss + chunk_loss, nll + chunk_nll
                 if gradient_XD is None:
                     continue
                 gradient_YV = logits_YV  # `write_gradient` has replaced the logits
@@ -111,7 +108,6 @@ class _ChunkedLoss(torch.autograd.Function):
                 if needs_projection_grad:
                     projection_gradient_VD = _accumulate(matmul(gradient_YV.t(), outputs_YD.t(), None), projection_gradient_VD)
                 del logits_YV, gradient_YV  # the next chunk reuses this memory, which is in the caches
-            loss, nll = criterion.loss((first_sum, second_sum))
             outputs_sum_D, classes_sum_D = _sum_rows(outputs_XD), _sum_rows(output_VD)
             loss = loss - criterion.uniform_mass * (outputs_sum_D @ classes_sum_D)
             if gradient_XD is not None:

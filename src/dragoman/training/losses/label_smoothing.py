@@ -126,10 +126,7 @@ def label_smoothed_loss(
 
 @dataclass(frozen=True)
 class LabelSmoothingCriterion:
-    """Cross-entropy against the smoothed distribution q. The gradient by the logits is p − q, here without q's uniform part.
-
-    Its sums are those of −log p over the true classes, and of log Σ exp over all classes with a share.
-    """
+    """Cross-entropy against the smoothed distribution q. The gradient by the logits is p − q, here without q's uniform part."""
 
     target_mass: float
     uniform_mass: float
@@ -151,10 +148,6 @@ class LabelSmoothingCriterion:
             # The difference is computed in float32: in half precision it would have few bits for a likely class.
             target_gradient_Z = (target_logits_Z - logsumexp_Z).exp() - self.target_mass
             logits_ZV[torch.arange(len(targets_Z), device=targets_Z.device), targets_Z] = target_gradient_Z.to(logits_ZV.dtype)
-        return nll, all_classes_nll
-
-    def loss(self, sums: Sums) -> Sums:
-        nll, all_classes_nll = sums
         return self.target_mass * nll + self.uniform_mass * all_classes_nll, nll
 
 
