@@ -9,7 +9,14 @@ import pytest
 from dragoman.config import Recipe, read_recipe
 from dragoman.config.presets import SIZES
 from dragoman.data import data_defaults
-from dragoman.data.data_defaults import CorpusSize, choose_defaults, choose_size, measure_corpora, read_training_recipe
+from dragoman.data.data_defaults import (
+    CorpusSize,
+    choose_defaults,
+    choose_size,
+    count_operations,
+    measure_corpora,
+    read_training_recipe,
+)
 from dragoman.training.monitoring.diagnostics import MIN_LOG_LINES
 
 SENTENCE = "Das ist ein Satz mit acht Wörtern darin"  # 40 bytes
@@ -44,13 +51,13 @@ def test_corpora_are_counted(recipe_file: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_left_out_settings_follow_from_the_corpora(recipe_file: Path) -> None:
     recipe, choice = read_training_recipe(recipe_file)
-    # 60 epochs of 5,333 tokens in batches of 2,048, rounded to two digits, and 24,000 bytes a side over 40 bytes a piece.
-    assert (recipe.size, recipe.training.batch_tokens, recipe.training.max_steps) == ("tiny", 2048, 200)
-    assert (recipe.tokenizer.vocab_size, recipe.training.warmup_steps) == (1200, 20)
+    # 120 epochs of 5,333 tokens in batches of 2,048, rounded to two digits, and 24,000 bytes a side over 40 bytes a piece.
+    assert (recipe.size, recipe.training.batch_tokens, recipe.training.max_steps) == ("tiny", 2048, 310)
+    assert (recipe.tokenizer.vocab_size, recipe.training.warmup_steps) == (1200, 31)
     assert recipe.training.checkpoint_averaging == "none"
     assert choice is not None
     assert choice.startswith("600 pairs, about 5,333 target tokens: size tiny, 1,200 pieces, batches of 2,048 tokens")
-    assert "200 steps (77 epochs)" in choice  # 200 · 2,048 / 5,333
+    assert "310 steps (119 epochs)" in choice  # 310 · 2,048 / 5,333
     assert "1 steps (0.4 epochs)" in str(read_training_recipe(recipe_file, ["training.max_steps=1"])[1])
     assert read_training_recipe(recipe_file)[0] == recipe  # so the same command resumes
 
@@ -78,22 +85,48 @@ def test_settings_of_the_recipe_win(recipe_file: Path) -> None:
 
 
 def test_sizes_and_epochs_follow_from_the_pairs(subtests: pytest.Subtests) -> None:
-    """The epochs are 4,000 / √pairs, between 2 and 60."""
+    """The epochs are 4,000 / √pairs, at least 2, or more for 3,500 steps of the batch, at most 120."""
     for pairs, size, epochs in [
-        (500, "tiny", 60),
-        (43_522, "tiny", 19.2),
+        (500, "tiny", 120),
+        (5_000, "tiny", 3_500 * 2048 / 100_000),
+        (43_522, "small", 19.2),
         (160_000, "small", 10),
-        (1_000_000, "base", 4),
+        (1_000_000, "base", 3_500 * 25_000 / 20_000_000),
         (20_000_000, "big", 2),
     ]:
         with subtests.test(pairs=pairs, size=size, epochs=epochs):
-            assert choose_size(pairs) == size
-            chosen = choose_defaults(CorpusSize(pairs, 20 * pairs), size, max_length=256)["training"]
+            corpus_size = CorpusSize(pairs, 20 * pairs)
+            assert choose_size(corpus_size) == size
+            chosen = choose_defaults(corpus_size, size, max_length=256)["training"]
             steps, batch_tokens = chosen["max_steps"], chosen["batch_tokens"]
             assert steps == 200 or steps * batch_tokens / (20 * pairs) == pytest.approx(epochs, rel=0.06)
             assert chosen["peak_lr"] * SIZES[size]["model"]["d_model"] == pytest.approx(0.35, rel=0.03)
             assert chosen["warmup_steps"] == max(int(0.1 * steps), 20)
             assert steps // chosen["log_every_steps"] >= MIN_LOG_LINES  # so that dragoman diagnose can judge the run
+
+
+@pytest.mark.parametrize(
+    ("minutes", "clock", "size"), [(30, "processor", "tiny"), (120, "processor", "small"), (30, "wall", "small")]
+)
+def test_the_size_follows_from_the_minutes(
+    recipe_file: Path, minutes: float, clock: str, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """43,522 pairs of 17 tokens are read 19 times. `small` has 9.9 million weights in its layers and 8,000 vectors of outputs.
+
+    So a part of 0.4 needs 6 · 9.9e6 · 0.4 · 19 · 740,000 = 3.4e14 operations, or 70 minutes of one core with 8e10 a second.
+    """
+    monkeypatch.setattr(data_defaults, "_count_gpus", lambda: 0)
+    monkeypatch.setattr(data_defaults, "get_num_threads", lambda: 4)
+    training = read_recipe(recipe_file, [f"training.max_minutes={minutes}", f"training.clock={clock}"]).training
+    assert choose_size(CorpusSize(43_522, 740_000), max_operations=count_operations(training)) == size
+
+
+def test_a_run_keeps_its_size(recipe_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_text('{"size": "small"}')
+    assert read_training_recipe(recipe_file)[0].size == "small"
+    (tmp_path / "run" / "recipe.json").write_text('{"size": ["small"]}')
+    assert read_training_recipe(recipe_file)[0].size == "tiny"
 
 
 def test_long_sentences_fit_into_the_batch() -> None:
