@@ -17,8 +17,8 @@ import dragoman
 import dragoman.training.losses.chunked
 from conftest import MakeRecipe, edit_config, reseal
 from dragoman.adapter import load_adapter, merge_adapter
-from dragoman.bundle import compute_bundle_digest, load_bundle
-from dragoman.config import INITIAL_DIR, ModelConfig, Recipe
+from dragoman.bundle import compute_bundle_digest, load_bundle, read_config
+from dragoman.config import INITIAL_DIR, ModelConfig, Recipe, make_recipe
 from dragoman.data.collate import collate
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.errors import RecipeError
@@ -28,7 +28,9 @@ from dragoman.interpolation import interpolate_bundles
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
 from dragoman.model.lora import add_adapters, find_linears
+from dragoman.model_packages import find_model
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
+from dragoman.training.initial_model import copy_initial_bundle
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.run import train
 from expected_errors import raises_code
@@ -65,7 +67,6 @@ def assert_equal_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor
 
 
 def test_bundle_gives_tokenizer_and_model_section(bundle: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    from dragoman.config import make_recipe
 
     recipe = make_recipe({"training": {"init_from": str(bundle)}, "model": {"residual_dropout": 0.25}, "preset": "paper"})
     base = load_bundle(bundle).recipe
@@ -93,6 +94,15 @@ def test_other_structure_than_the_bundle_is_refused(
 ) -> None:
     with raises_code("key-conflict", *names, "training.init_from", "drop the key"):
         fine_tune(tmp_path / "run", setting)
+
+
+def test_init_from_takes_the_name_of_a_model(tmp_path: Path) -> None:
+    recipe = make_recipe({"training": {"init_from": "en-de"}, "run": str(tmp_path / "run"), "preset": "modern"})
+    folder = find_model("en-de")
+    assert folder is not None
+    assert recipe.model == read_config(folder)[0].model
+    copy_initial_bundle(tmp_path / "run", recipe.training, has_checkpoint=False, notify=lambda text: None)
+    assert compute_bundle_digest(tmp_path / "run" / INITIAL_DIR) == compute_bundle_digest(folder)
 
 
 def test_init_from_needs_a_bundle(trained: Path, bundle_copy: Path, tiny: MakeRecipe, tmp_path: Path) -> None:

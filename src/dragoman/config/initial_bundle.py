@@ -10,6 +10,7 @@ from typing import Any
 from dragoman.config.extension import get_extension_defaults
 from dragoman.config.section_validation import format_value
 from dragoman.errors import BundleError, RecipeError
+from dragoman.model_packages import resolve_model
 
 INITIAL_DIR = "initial"
 """Folder of a run that holds its copy of the initial bundle."""
@@ -26,8 +27,11 @@ TOKENIZER_FILE_KEYS = (
 
 
 def locate_initial_bundle(init_from: str, run: str) -> Path:
-    """Return the folder of the initial bundle, or its copy in the run folder if the bundle is no longer there."""
-    bundle, copy = Path(init_from), Path(run) / INITIAL_DIR
+    """Return the folder of the initial bundle, or its copy in the run folder if the bundle is no longer there.
+
+    init_from: folder, or name of a model
+    """
+    bundle, copy = resolve_model(init_from), Path(run) / INITIAL_DIR
     return copy if not (bundle / BUNDLE_CONFIG_FILE).exists() and (copy / BUNDLE_CONFIG_FILE).exists() else bundle
 
 

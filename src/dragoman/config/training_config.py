@@ -54,7 +54,7 @@ class TrainingConfig(ExtensibleSection):
     seed: NonNegativeInt = 1
     """Seed of initial weights, batch order, dropout and noise."""
     init_from: FileName | None = None
-    """Bundle to fine-tune: its weights, tokenizer and model section, and its task and decoding sections as defaults."""
+    """Bundle to fine-tune, a folder or the name of a model: weights, tokenizer, model, and task and decoding as defaults."""
     init_optimizer: Literal["fresh", "keep"] = "fresh"
     """Moments of Adam with init_from: zeros, or those of the newest checkpoint of the bundle's run."""
     freeze: list[FileName] = []

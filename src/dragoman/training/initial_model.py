@@ -35,6 +35,7 @@ from dragoman.io.storage import MANIFEST_FILE, atomic_dir, verify_checksums
 from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import load_weights
+from dragoman.model_packages import resolve_model
 from dragoman.model_weights import restore_arrays
 from dragoman.training.checkpoints.checkpoint import OPTIMIZER_FILE, load_tensors, read_all_checkpoints
 
@@ -54,7 +55,7 @@ def copy_initial_bundle(run: Path, training: TrainingConfig, *, has_checkpoint: 
     """
     if training.init_from is None:
         return
-    source, copy = Path(training.init_from), run / INITIAL_DIR
+    source, copy = resolve_model(training.init_from), run / INITIAL_DIR
     if has_checkpoint:
         _check_same_bundle(source, copy)
         return
