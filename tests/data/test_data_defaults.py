@@ -85,13 +85,13 @@ def test_settings_of_the_recipe_win(recipe_file: Path) -> None:
 
 
 def test_sizes_and_epochs_follow_from_the_pairs(subtests: pytest.Subtests) -> None:
-    """The epochs are 4,000 / √pairs, at least 2, or more for 3,500 steps of the batch, at most 120."""
+    """The epochs are 4,000 / √pairs, at least 2, or more for 14 million tokens, at most 120."""
     for pairs, size, epochs in [
         (500, "tiny", 120),
-        (5_000, "tiny", 3_500 * 2048 / 100_000),
+        (5_000, "tiny", 120),
         (43_522, "small", 19.2),
         (160_000, "small", 10),
-        (1_000_000, "base", 3_500 * 25_000 / 20_000_000),
+        (1_000_000, "base", 4),
         (20_000_000, "big", 2),
     ]:
         with subtests.test(pairs=pairs, size=size, epochs=epochs):

@@ -68,8 +68,10 @@ PEAK_LR_TIMES_WIDTH = 0.35
 EPOCHS_TIMES_ROOT_PAIRS = 4_000
 """Epochs times the square root of the pairs: 20 epochs for 40,000 pairs, 4 for a million."""
 MIN_EPOCHS, MAX_EPOCHS = 2, 120
-MIN_STEPS = 3_500
-"""Steps for which small corpora are read more often, up to `MAX_EPOCHS`."""
+MIN_TOKENS = 14_000_000
+"""Target tokens that a training reads, if `MAX_EPOCHS` are enough for them."""
+TINY_PIECES = 8_000
+"""Most pieces of the size `tiny`, whose output layer would take most of the time otherwise."""
 DROPOUT_PER_EPOCH = 0.005
 """Rate of dropout for each epoch: 43,522 pairs reach 27 BLEU in 15 epochs with 0.1, and 19 with 0.3."""
 MIN_DROPOUT, MAX_DROPOUT = 0.1, 0.3
@@ -186,8 +188,7 @@ def _count_token_operations(size: str, pieces: int) -> float:
 def count_epochs(corpus_size: CorpusSize) -> float:
     """Return the number of times that a training reads the corpora."""
     of_pairs = EPOCHS_TIMES_ROOT_PAIRS / math.sqrt(max(corpus_size.pairs, 1))
-    of_steps = MIN_STEPS * _find_tier(corpus_size.pairs).batch_tokens / max(corpus_size.tokens, 1)
-    return min(max(of_pairs, of_steps, MIN_EPOCHS), MAX_EPOCHS)
+    return min(max(of_pairs, MIN_TOKENS / max(corpus_size.tokens, 1), MIN_EPOCHS), MAX_EPOCHS)
 
 
 def _find_tier(pairs: int) -> _Tier:
@@ -204,10 +205,11 @@ def choose_defaults(corpus_size: CorpusSize, size: str, *, max_length: int) -> S
     epochs = count_epochs(corpus_size)
     steps = _round(max(epochs * corpus_size.tokens / batch_tokens, 200))
     interval = max(steps // NUM_VALIDATIONS, 10)
+    pieces = min(tier.pieces, TINY_PIECES) if size == "tiny" else tier.pieces
     text_bytes = 2 * corpus_size.tokens * BYTES_PER_TOKEN
     return {
         "model": _choose_dropout(size, epochs),
-        "tokenizer": {"vocab_size": max(min(tier.pieces, _round(text_bytes / BYTES_PER_PIECE)), 500)},
+        "tokenizer": {"vocab_size": max(min(pieces, _round(text_bytes / BYTES_PER_PIECE)), 500)},
         "training": {
             "batch_tokens": batch_tokens,
             "schedule": "inverse_sqrt",
