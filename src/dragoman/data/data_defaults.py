@@ -56,7 +56,7 @@ class _Tier:
 
 
 TIERS = (
-    _Tier(10_000, "tiny", 4_000, 2048),
+    _Tier(10_000, "tiny", 2_000, 2048),
     _Tier(30_000, "tiny", 8_000, 4096),
     _Tier(100_000, "small", 8_000, 4096),
     _Tier(1_000_000, "small", 16_000, 8192),
@@ -72,9 +72,9 @@ MIN_TOKENS = 14_000_000
 """Target tokens that a training reads, if `MAX_EPOCHS` are enough for them."""
 TINY_PIECES = 8_000
 """Most pieces of the size `tiny`, whose output layer would take most of the time otherwise."""
-DROPOUT_PER_EPOCH = 0.005
+DROPOUT_PER_EPOCH = 0.002
 """Rate of dropout for each epoch: 43,522 pairs reach 27 BLEU in 15 epochs with 0.1, and 19 with 0.3."""
-MIN_DROPOUT, MAX_DROPOUT = 0.1, 0.3
+MIN_DROPOUT, MAX_DROPOUT = 0.1, 0.2
 MIN_PART = 0.4
 """Part of the epochs that a size must be able to read within `training.max_minutes`; otherwise a smaller size is better."""
 CORE_FLOPS, GPU_FLOPS = 8e10, 5e13
