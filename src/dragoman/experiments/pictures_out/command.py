@@ -70,7 +70,7 @@ def show_digits(train: Path, test: Path, outputs: Path, output: Path | None, ove
     A picture shows the digit of the most similar picture in the corpus TRAIN.
 
     \b
-    Example:  cut -f 1 test.tsv | dragoman translate runs/digits-out/bundle > outputs.txt
+    Example:  dragoman translate runs/digits-out/bundle test.txt -o outputs.txt
               dragoman show-digits train.tsv test.tsv outputs.txt -o samples.svg
     """
     from dragoman.console.terminal import print_json, print_table
