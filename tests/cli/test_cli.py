@@ -745,7 +745,9 @@ def test_info_describes_a_bundle(run_cli: RunCli, bundle: Path) -> None:
     assert document["metadata"] == whole.metadata.to_dict()
     assert document["vocabulary"] == {"source": 80, "target": 80}
     assert document["bytes"] == sum(path.stat().st_size for path in bundle.iterdir())
-    assert "paper" not in run_cli("info", bundle).out
+    shown = run_cli("info", bundle).out
+    assert "paper" not in shown
+    assert "size base" not in shown  # whose d_model is 512
     text = run_cli("info", bundle, "--all").out
     for expected in ("translation en → de", "1 encoder, 1 decoder, pre-norm", "d_model 16, d_ff 32, 2 heads of 8", "80 source"):
         assert expected in text
@@ -965,6 +967,21 @@ def test_ctrl_c_while_reading_leaves_no_output(
         assert list_names(tmp_path / "out") == [".data.partial"]
         assert "resuming an interrupted preparation" in run_cli(command, *dirty[1:], *more).err
         assert list_names(tmp_path / "out") == ["data"]
+
+
+def test_sigterm_while_reading_ends_a_training_with_one_line(
+    run_cli: RunCli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def terminated(*_: Any, **__: Any) -> None:
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL  # which would end the tests
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(cleaned_corpus, "split_into_chunks", terminated)
+    answer = run_cli("train", recipe_file(tmp_path, corpus, tmp_path / "run"))
+    assert (answer.code, answer.err.splitlines()[-1]) == (
+        130,
+        "dragoman: interrupted; the same command goes on from what is done",
+    )
 
 
 def test_prepare_train_and_average_write_their_outputs(

@@ -13,6 +13,7 @@ from dragoman.cli.recipe import recipe as recipe_command
 from dragoman.config import make_recipe
 from dragoman.config.origins import trace_values
 from dragoman.config.recipe import list_builtin_recipes, parse_toml
+from dragoman.data import data_defaults
 
 OWN = """
 preset = "modern"
@@ -48,6 +49,12 @@ def test_each_value_has_its_origin(own: Path) -> None:
     assert values["data.max_length"] == (256, "default")
 
 
+def test_dropout_is_of_the_corpora_if_it_is_that_of_the_size(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_defaults, "MAX_EPOCHS", 50)  # times 0.002
+    for size in ("tiny", "small"):
+        assert resolve(str(own), f"size={size}")["model.residual_dropout"] == (0.1, "corpora")
+
+
 def test_section_on_the_command_line_replaces_that_of_the_recipe(own: Path) -> None:
     own.write_text(OWN + "data.cleaning = { max_ratio = 4.0 }\n", encoding="utf-8")
     values = resolve(str(own), "data.cleaning={max_words=50}")
@@ -61,7 +68,7 @@ def test_values_are_those_of_the_recipe() -> None:
             continue
         document = parse_toml(path.read_text(encoding="utf-8"), where=name)
         recipe = make_recipe(document)
-        values = trace_values(recipe, document, [], without_corpora=recipe)
+        values = trace_values(recipe, document, [], chosen={})
         origins = {"recipe", "default", f"size {recipe.size}", f"preset {recipe.preset}"}
         assert {item.origin for item in values} <= origins, name
         assert {item.key: item.value for item in values}["model.d_model"] == recipe.model.d_model

@@ -50,7 +50,7 @@ def test_corpora_are_counted(recipe_file: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_left_out_settings_follow_from_the_corpora(recipe_file: Path) -> None:
-    recipe, choice = read_training_recipe(recipe_file)
+    recipe, choice, _ = read_training_recipe(recipe_file)
     # 120 epochs of 5,333 tokens in batches of 2,048, rounded to two digits, and 24,000 bytes a side over 40 bytes a piece.
     assert (recipe.size, recipe.training.batch_tokens, recipe.training.max_steps) == ("tiny", 2048, 310)
     assert (recipe.tokenizer.vocab_size, recipe.training.warmup_steps) == (1200, 31)
@@ -65,22 +65,22 @@ def test_left_out_settings_follow_from_the_corpora(recipe_file: Path) -> None:
 @pytest.mark.parametrize("preset", ["paper", "t2t-2017"])
 def test_presets_of_the_paper_stay(recipe_file: Path, preset: str) -> None:
     overrides = [f"preset={preset}"]
-    assert read_training_recipe(recipe_file, overrides) == (read_recipe(recipe_file, overrides), None)
+    assert read_training_recipe(recipe_file, overrides) == (read_recipe(recipe_file, overrides), None, {})
 
 
 @pytest.mark.parametrize("override", ["data.root=s3://bucket/corpus", "data.train={file='-', format='tsv'}"])
 def test_corpora_elsewhere_are_not_counted(recipe_file: Path, override: str) -> None:
     """The program copies a corpus of a store first, and reads a pipe only once."""
-    assert read_training_recipe(recipe_file, [override]) == (read_recipe(recipe_file, [override]), None)
+    assert read_training_recipe(recipe_file, [override]) == (read_recipe(recipe_file, [override]), None, {})
 
 
 def test_settings_of_the_recipe_win(recipe_file: Path) -> None:
     stated = ["size=base", "training.max_steps=7", "training.batch_tokens=999", "tokenizer.vocab_size=555"]
-    recipe, _ = read_training_recipe(recipe_file, stated)
+    recipe, *_ = read_training_recipe(recipe_file, stated)
     assert (recipe.size, recipe.model.d_model) == ("base", 512)
     assert (recipe.training.max_steps, recipe.training.batch_tokens, recipe.tokenizer.vocab_size) == (7, 999, 555)
     assert recipe.training.peak_lr == pytest.approx(0.35 / 512, rel=0.02)
-    noam, _ = read_training_recipe(recipe_file, ["training.schedule=noam"])
+    noam, *_ = read_training_recipe(recipe_file, ["training.schedule=noam"])
     assert noam.training.warmup_steps == read_recipe(recipe_file).training.warmup_steps  # a shorter one would raise the peak
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 from pathlib import Path
 
 import jsonschema
@@ -159,6 +161,18 @@ def test_sets_are_no_inputs_and_replace_no_file() -> None:
     Path("train.de").write_text(Path("own.valid.de").read_text(encoding="utf-8"), encoding="utf-8")
     with pytest.raises(OutputError, match="exists"):
         CliRunner().invoke(init, ["train.en", "train.de"], catch_exceptions=False)
+
+
+def test_a_full_disk_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file_descriptor: int) -> None:
+        if next(count) == 2:  # one side of the validation set is written
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    count = itertools.count(1)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OutputError, match="the disk is full"):
+        CliRunner().invoke(init, ["train.en", "train.de"], catch_exceptions=False)
+    assert sorted(path.name for path in Path().iterdir()) == ["train.de", "train.en"]
 
 
 def test_recipe_in_a_folder_names_its_files() -> None:

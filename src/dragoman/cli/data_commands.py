@@ -149,7 +149,7 @@ def prepare(recipe: Path, overrides: tuple[str, ...], cluster: str | None, as_js
     from dragoman.runtime.processes import map_in_processes
     from dragoman.runtime.progress import Heartbeat
 
-    settings, _ = read_training_recipe(recipe, overrides)
+    settings, *_ = read_training_recipe(recipe, overrides)
     console = stderr_console()
     progress_bar = PreparationProgressBar(console)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from dragoman.console.options import bundle_argument, json_option, run_argument
 from dragoman.training.monitoring.diagnostics import Diagnosis
 from dragoman.training.monitoring.run_status import RunSummary
+
+if TYPE_CHECKING:
+    from dragoman.config import Recipe
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
         "score": recipe.card.score or None,
         **(_try_examples(bundle, recipe.card.examples) if recipe.card.examples else {}),
         "origin": origin.get("name"),
-        "recipe": recipe.name if origin else f"{recipe.name} (preset {recipe.preset}, size {recipe.size})",
+        "recipe": recipe.name if origin else f"{recipe.name} (preset {recipe.preset}{_describe_size(recipe)})",
         "layers": f"{model.encoder_layers} encoder, {model.decoder_layers} decoder, {model.norm}-norm",
         "dimensions": f"d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of {model.key_width}"
         + (f", {model.key_value_heads} of keys and values" if model.num_key_value_heads else ""),
@@ -127,6 +130,15 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
     print_facts(str(bundle), {name: _format_entry(value) for name, value in facts.items() if value is not None})
     for sentence in deviations:
         click.echo(f"  {sentence}")
+
+
+def _describe_size(recipe: Recipe) -> str:
+    """Return the size of a recipe, or nothing if the recipe states other dimensions."""
+    from dragoman.config.presets import SIZES
+
+    model = SIZES[recipe.size]["model"] if recipe.size in SIZES else {}
+    dimensions = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
+    return f", size {recipe.size}" if all(getattr(recipe.model, key) == model.get(key) for key in dimensions) else ""
 
 
 def _try_examples(bundle: Path, examples: Sequence[str]) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -81,12 +82,13 @@ def init(
             f"{survey.equal:,} equal sides, and {survey.repeated:,} came before; add pairs, or give --valid",
             code="empty-data",
         )
-    for name, part in zip(set_names, (held_out[:num_held_out], held_out[num_held_out:]), strict=False):
-        write_pairs(
-            name, part, file_format="lines", source_language=from_language, target_language=to_language, overwrite=overwrite
-        )
     describe = partial(format_recipe, survey, path=output, languages=languages, train=corpus, sets=sets)
-    recipe, choice = _write_recipe(output, describe, overwrite=overwrite)
+    with _all_or_nothing(outputs):
+        for name, part in zip(set_names, (held_out[:num_held_out], held_out[num_held_out:]), strict=False):
+            write_pairs(
+                name, part, file_format="lines", source_language=from_language, target_language=to_language, overwrite=overwrite
+            )
+        recipe, choice = _write_recipe(output, describe, overwrite=overwrite)
     if as_json:
         facts = {"recipe": str(output), "languages": list(languages), "size": recipe.size}
         print_json({**facts, "minutes": _estimate_minutes(recipe), "survey": asdict(survey)})
@@ -98,6 +100,18 @@ def init(
     held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
     click.echo(f"{output}: written{held}")
     _print_next_steps(files, output, languages, recipe)
+
+
+@contextmanager
+def _all_or_nothing(paths: Sequence[Path]) -> Iterator[None]:
+    """Remove the new ones of these files if the work in the context fails, so that the same command can run again."""
+    new = [path for path in paths if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _print_next_steps(files: Sequence[Path], output: Path, languages: tuple[str, str], recipe: Recipe) -> None:
@@ -127,7 +141,7 @@ def _write_recipe(path: Path, describe: Callable[..., str], *, overwrite: bool) 
 
     _write_schema(path.with_name(SCHEMA_FILE), overwrite=overwrite)
     _write_text(path, describe(choice=""), overwrite=overwrite)
-    recipe, choice = read_training_recipe(path)
+    recipe, choice, _ = read_training_recipe(path)
     _write_text(path, describe(choice=(choice or "").partition("; ")[0]), overwrite=True)
     return recipe, choice
 

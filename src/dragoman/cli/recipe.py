@@ -35,7 +35,6 @@ def recipe(recipe: Path | None, overrides: tuple[str, ...], resolve: bool, schem
 
         click.echo(json.dumps(make_recipe_schema(), indent=1, ensure_ascii=False))
         return
-    from dragoman.config import read_recipe
     from dragoman.config.origins import trace_values
     from dragoman.config.recipe import list_builtin_recipes, parse_toml, read_recipe_text
     from dragoman.console.terminal import print_facts, print_json, print_table
@@ -58,9 +57,8 @@ def recipe(recipe: Path | None, overrides: tuple[str, ...], resolve: bool, schem
         return
     from dragoman.data.data_defaults import read_training_recipe  # needs the extra train
 
-    settings, _ = read_training_recipe(recipe, overrides)
-    document = parse_toml(text, where=str(recipe))
-    values = trace_values(settings, document, overrides, without_corpora=read_recipe(recipe, overrides))
+    settings, _, chosen = read_training_recipe(recipe, overrides)
+    values = trace_values(settings, parse_toml(text, where=str(recipe)), overrides, chosen=chosen)
     if as_json:
         print_json(values)
         return

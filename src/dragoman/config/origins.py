@@ -20,18 +20,18 @@ class RecipeValue:
 
 
 def trace_values(
-    recipe: Recipe, document: Mapping[str, Any], overrides: Sequence[str], *, without_corpora: Recipe
+    recipe: Recipe, document: Mapping[str, Any], overrides: Sequence[str], *, chosen: Mapping[str, Any]
 ) -> list[RecipeValue]:
     """Return each value of a recipe with its origin.
 
     document: what the recipe file holds
-    without_corpora: the same recipe before values follow from its corpora
+    chosen: values that follow from the corpora
     """
     settings = [parse_setting(text) for text in overrides]
     commanded = {key for name, value in settings for key, _ in flatten_settings({name: value})}
     replaced = tuple(f"{name}." for name, value in settings if isinstance(value, Mapping))
     stated = {key for key, _ in flatten_settings(document) if not key.startswith(replaced)}
-    earlier = dict(flatten_settings(without_corpora.model_dump()))
+    from_corpora = {key for key, _ in flatten_settings(chosen)}
     defaults = dict(flatten_settings(Recipe.model_construct().model_dump()))
     sized, preset = (dict(flatten_settings(values)) for values in (SIZES[recipe.size], PRESETS[recipe.preset]))
 
@@ -40,10 +40,10 @@ def trace_values(
             return "command line"
         if key in stated:
             return "recipe"
+        if key in from_corpora:
+            return "corpora"
         if key in sized and sized[key] == value:
             return f"size {recipe.size}"
-        if earlier.get(key) != value:
-            return "corpora"
         if key in preset and preset[key] == value:
             return f"preset {recipe.preset}"
         is_inherited = recipe.training.init_from is not None and defaults.get(key) != value

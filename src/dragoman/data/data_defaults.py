@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from dragoman.cleaning.total_estimator import TotalEstimator
 from dragoman.config import Recipe, TokenizerConfig, TrainingConfig, read_recipe
@@ -83,10 +84,10 @@ NUM_VALIDATIONS = 20
 WARMUP_SHARE, DECAY_SHARE = 0.1, 0.4
 
 
-def read_training_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str | None]:
+def read_training_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str | None, dict[str, Any]]:
     """Read a recipe; what it leaves out follows from its corpora if its preset is `modern` and they are local files.
 
-    Returns the recipe, and a line about what was chosen, or None if nothing was.
+    Returns the recipe, a line about what was chosen, or None if nothing was, and the values that follow from the corpora.
 
     Raises RecipeError for a recipe that is not valid, and DataError for a corpus that cannot be read.
     """
@@ -100,20 +101,20 @@ def read_training_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Rec
         or any(corpus.reads_standard_input for corpus in corpora.values())
         or is_url(recipe.data.root)
     ):
-        return recipe, None
+        return recipe, None, {}
     check_files_exist(recipe.data.root, recipe.name, corpora.values())
     corpus_size = measure_corpora(Path(recipe.data.root), recipe.training_directions.values())
     size = recipe.size if "size" in recipe.model_fields_set else _read_size_of_run(Path(recipe.run))
     if size is None:
         size = choose_size(corpus_size, max_operations=count_operations(recipe.training))
-    chosen = choose_defaults(corpus_size, size, max_length=recipe.data.max_length)
-    derived = read_recipe(path, overrides, defaults={"size": size, **chosen})
+    chosen: dict[str, Any] = {"size": size, **choose_defaults(corpus_size, size, max_length=recipe.data.max_length)}
+    derived = read_recipe(path, overrides, defaults=chosen)
     if derived.training.schedule == "noam":  # the recipe chose it; its peak follows from its warm-up, so the preset's stays
         del chosen["training"]["warmup_steps"]
-        derived = read_recipe(path, overrides, defaults={"size": size, **chosen})
+        derived = read_recipe(path, overrides, defaults=chosen)
     if derived == recipe:
-        return derived, None
-    return derived, describe_choice(derived.size, derived.tokenizer, derived.training, corpus_size)
+        return derived, None, {}
+    return derived, describe_choice(derived.size, derived.tokenizer, derived.training, corpus_size), chosen
 
 
 def measure_corpora(root: Path, directions: Iterable[Direction]) -> CorpusSize:

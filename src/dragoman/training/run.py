@@ -48,6 +48,8 @@ def train(
     test_sets = {}
     distributed = context_from_environment(os.environ, timeout_minutes=recipe.training.distributed_timeout_minutes)
     with init_process_group(distributed), ExitStack() as exit_stack:
+        if distributed.world_size == 1:  # ranks that wait for each other would not react to a signal
+            exit_stack.enter_context(interrupt_on_signals())
         with distributed.rank_zero_first():
             if distributed.is_rank_zero:
                 test_sets = read_test_sets(recipe)
@@ -63,9 +65,6 @@ def train(
         checkpoint = find_checkpoint(recipe, callback, distributed)
         prepared, data_digests = prepare_run(recipe, checkpoint, callback, distributed)
         trainer = build_trainer(recipe, prepared, data_digests, checkpoint, callback, distributed, reuse_plan=reuse_plan)
-
-        if distributed.world_size == 1:  # ranks that wait for each other would not react to a signal
-            exit_stack.enter_context(interrupt_on_signals())
         try:
             trainer.run()
             if not distributed.is_rank_zero:

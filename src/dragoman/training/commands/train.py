@@ -72,7 +72,7 @@ def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_res
     """
     from dragoman.data.data_defaults import read_training_recipe
 
-    settings, choice = read_training_recipe(recipe, overrides)
+    settings, choice, _ = read_training_recipe(recipe, overrides)
     if max_restarts and (devices or 1) == 1:
         raise usage_error("--max-restarts goes with --devices; a single process is resumed by the same command")
     if devices is not None and devices > 1:
