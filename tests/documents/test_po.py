@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents import po
-from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.document import UnitTranslation, check_written, write_document
 from dragoman.documents.translation_memory import MemoryMatch
 from expected_errors import raises_code
 
@@ -137,11 +137,16 @@ def test_catalog_in_ascii_with_other_letters_states_utf_8() -> None:
     assert b"charset=UTF-8" in write_document(po.parse(content), {"1": UnitTranslation("\u00fc", "translated")})
 
 
-def test_encoding_without_a_character_refuses_the_text() -> None:
-    document = po.parse(CATALOG.replace("UTF-8", "ISO-8859-1").encode("latin-1"))
-    assert write_document(document, {"2": UnitTranslation("Öffnen")}).count("Öffnen".encode("latin-1")) == 1
-    with raises_code("invalid-encoding"):
-        write_document(document, {"2": UnitTranslation("Открыть")})
+@pytest.mark.parametrize(("charset", "text"), [("ISO-8859-1", "Открыть"), ("KOI8-R", "Öffnen")])
+def test_catalog_becomes_utf_8_if_its_encoding_lacks_a_character(charset: str, text: str) -> None:
+    header, entries = CATALOG.split("\n\n", 1)
+    catalog = f'{header.replace("UTF-8", charset)}\n\nmsgid "Close"\nmsgstr "Ё"\n\n{entries}'
+    document = po.parse(catalog.encode(charset, "replace"))
+    assert f"charset={charset}".encode() in write_document(document, {"2": UnitTranslation("Open")})
+    written = write_document(document, {"2": UnitTranslation(text)})
+    check_written(document, {"2": UnitTranslation(text)}, written, po.parse)
+    assert b"charset=UTF-8" in written
+    assert [unit.target for unit in po.parse(written).units][:2] == [document.units[0].target, text]
 
 
 @pytest.mark.slow

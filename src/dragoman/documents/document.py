@@ -197,6 +197,7 @@ class Document:
         skipped: numbers of texts that are no units although readers see them, by what they are, such as "names of sheets"
         boundaries: which line breaks end a text, as `recorded_boundaries` gives it
         keep_anchors: procedure that keeps the anchors of headings that other pages link to; and whether the page is one of Hugo
+        convert: function that returns the same document in UTF-8, for formats that state their encoding; None for all others
     """
 
     content: bytes
@@ -218,6 +219,7 @@ class Document:
     skipped: Mapping[str, int] = field(default_factory=dict, repr=False)
     boundaries: Sequence[bytes] = field(default=(), repr=False)
     keep_anchors: Callable[[Collection[str], bool], None] = field(default=keep_no_anchors, repr=False)
+    convert: Callable[[], Document] | None = field(default=None, repr=False)
 
     @property
     def is_bilingual(self) -> bool:
@@ -251,7 +253,7 @@ def write_document(document: Document, translations: Mapping[str, UnitTranslatio
 
     language: code of the language of the translations; a document that states its language then states this one
 
-    Raises KeyError for an unknown id, and DataError for a text that the encoding of the document cannot write.
+    Raises KeyError for an unknown id, and DataError for a text that the encoding of a document without `convert` cannot write.
     """
     if not translations:
         return document.content
@@ -262,7 +264,12 @@ def write_document(document: Document, translations: Mapping[str, UnitTranslatio
             check_goes_on()
             yield from document.make_edits(units[name], translation)
 
-    return document.assemble(document.content, chain(make_edits(), document.make_document_edits(translations, language)))
+    try:
+        return document.assemble(document.content, chain(make_edits(), document.make_document_edits(translations, language)))
+    except DataError as error:
+        if error.code != "invalid-encoding" or document.convert is None:
+            raise
+    return write_document(document.convert(), translations, language)
 
 
 class UnwritableUnitsError(DataError):

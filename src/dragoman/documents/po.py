@@ -91,7 +91,13 @@ def parse(content: bytes) -> Document:
         make_document_edits=writer.make_flag_edits,
         make_plural_edits=lambda language: catalog.make_template_edits(language, writer.quote),
         iter_units=lambda content: (unit for unit, _ in _Catalog(content).read()),
+        convert=None if catalog.text.encoding == "utf-8" else lambda: parse(_convert(catalog.text)),
     )
+
+
+def _convert(text: EncodedText) -> bytes:
+    """Return a catalog in UTF-8, whose header states it."""
+    return _CHARSET.sub("charset=UTF-8", text.text, count=1).encode()
 
 
 @dataclass(frozen=True, slots=True)
