@@ -57,6 +57,15 @@ def test_units_are_blocks_and_attributes() -> None:
     ]
 
 
+def test_kept_texts_that_readers_see_are_counted() -> None:
+    page = (
+        "<p>a</p><textarea>Write here</textarea><textarea> 1 </textarea><template><p>Some <b>text</b></p></template>"
+        "<svg><style>a {color: red}</style><title>A circle</title><path/></svg><pre>code</pre><script>let b;</script>"
+    )
+    expected = {"texts in textarea": 1, "texts in template": 2, "texts in svg": 1}
+    assert html_file.parse(page.encode()).skipped == expected
+
+
 def test_labels_of_options_and_tracks_are_texts() -> None:
     page = '<select><optgroup label="Big"><option label="One" value="1"></optgroup></select><track label="Two" kind="captions">'
     assert read_sources(page) == ["Big", "One", "Two"]

@@ -291,3 +291,10 @@ def test_parts_of_docbook_state_the_language_of_the_translation() -> None:
     assert written == content.replace(b'"en">', b'"de">', 1).replace(b"en-GB", b"de").replace(b"One", b"ONE").replace(
         b"Two", b"TWO"
     )
+
+
+def test_characters_that_asciidoc_names_are_read_and_texts_of_pictures_counted() -> None:
+    content = b"See{nbsp}here image:a.png[Red, 10] it{rsquo}s {b}.\n\nimage::b.png[The picture]\n\nimage::c.png[width=10]\n"
+    document = parse_asciidoc(content)
+    assert list_sources(document) == ["See\u00a0here <x1/> it\u2019s <x2/>."]
+    assert document.skipped == {"alternative texts of pictures": 2}

@@ -7,7 +7,7 @@ import gettext
 import pytest
 
 from dragoman.documents.plural_expression import NUM_TRIED, find_form_numbers
-from dragoman.documents.plural_forms import _SAMPLES, get_number, insert_number, list_missing_categories
+from dragoman.documents.plural_forms import _SAMPLES, get_number, insert_number, list_missing_categories, remove_ordinal_ends
 
 EXPRESSIONS = [
     "n != 1",
@@ -71,3 +71,17 @@ def test_number_becomes_the_placeholder_again(text: str, translation: str, expec
 @pytest.mark.parametrize("text", ["files", "%s files", "%d of %d files", "%d files in 3 folders", "<b>%d</b> files"])
 def test_texts_without_a_place_for_a_number_stay(text: str) -> None:
     assert insert_number(text, "few", "pl") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("the {#}st place", "der 21. Platz", "der {#}. Platz"),
+        ("the {#}th place", "de 24e plaats", "de {#}e plaats"),
+        ("the {#}stone", None, None),
+    ],
+)
+def test_ordinal_is_translated_with_a_number_of_its_end(text: str, translation: str | None, expected: str | None) -> None:
+    numbered = insert_number(text, "one", "de")
+    assert (numbered and translation and numbered.restore(translation)) == expected
+    assert remove_ordinal_ends("the {#}nd of {n}") == "the {#} of {n}"

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dragoman.documents import po
 from dragoman.documents.document import UnitTranslation, check_written, write_document
 from dragoman.documents.translation_memory import MemoryMatch
-from expected_errors import raises_code
 
 HEADER = (
     'msgid ""\nmsgstr ""\n"Language: ru\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'

@@ -18,6 +18,7 @@ from dragoman.documents.marked_text import MarkedTextReader, get_width
 from dragoman.documents.reading import check_goes_on, check_text
 
 TABLES = "tables of separated values"
+PICTURES = "alternative texts of pictures"
 
 _TITLE = re.compile(r"(?:={1,6}|#{1,6})[ \t]+(?=\S)")
 _TITLE_END = re.compile(r"[ \t]+(?:={1,6}|#{1,6})$")
@@ -43,6 +44,7 @@ _CELL = re.compile(r"(?<!\S)(?:\d{1,4}(?:\.\d{1,4})?[*+]|\.\d{1,4}[*+])?[<^>]?(?
 _COLUMNS = re.compile(r"\bcols\s*=\s*(?:\"([^\"]{0,500})\"|([^,\]]{1,500}))")
 _KEPT_COLUMN = re.compile(r"[lm]$")
 _ID_PART = re.compile(r"^:id(prefix|separator):[ \t]*([^\s]{0,9})", re.MULTILINE)
+_PICTURE = re.compile(r"\bimage::?[^\s\[\]]{1,300}+\[\s*+\"?([^\[\]\n\",=]{1,300}+)(?![^\[\]\n\",=]|=)")
 _LINK = re.compile(r"(?:<<|xref:|link:)#?([^,>\[\]\n]{1,200})")
 
 
@@ -84,6 +86,8 @@ class _AsciidocReader:
 
     def read(self) -> None:
         """Read the file."""
+        if num_pictures := sum(any(map(str.isalpha, match[1])) for match in _PICTURE.finditer(self.text.text)):
+            self.texts.skip(PICTURES, num_pictures)
         number = self._read_header()
         styles: list[str] = []
         while number < len(self._lines):

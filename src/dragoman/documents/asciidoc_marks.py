@@ -32,6 +32,11 @@ _PAIRS = rf"""
     |(?P<script>[\^~])(?P<raised>(?:(?!(?P=script))\S){{1,100}}+)(?P=script)"""
 _MARK = re.compile(rf"(?P<br>\ \+\n)|(?P<apostrophe>(?<=\w)`'(?=\w))|(?:{_PAIRS})|(?:{_POINTS})", re.VERBOSE | re.DOTALL)
 _MAX_INNER_DEPTH = 8
+_CHARACTERS = {
+    "{sp}": " ", "{nbsp}": "\u00a0", "{apos}": "'", "{deg}": "\u00b0",
+    "{lsquo}": "\u2018", "{rsquo}": "\u2019", "{ldquo}": "\u201c", "{rdquo}": "\u201d",
+}  # fmt: skip
+"""Attributes of Asciidoctor that are characters of words, spaces and quotation marks"""
 _FIRST_OPTION = re.compile(r",[ \n]*[\w-]{1,40}=|\^$")
 _BLOCK_START = re.compile(
     r"[*.-]{1,5}\s|\d{1,9}\.\s|[a-zA-Z]\.\s|={1,6}\s|#{1,6}\s|//|:!?\w[\w-]*!?:|\[|\.[^\s.]|\||(?:NOTE|TIP|IMPORTANT|WARNING|CAUTION):\s"
@@ -82,6 +87,9 @@ def _add_marks(marks: list[Mark], content: str, start: int, end: int, depth: int
             continue
         if match["apostrophe"]:
             marks.append(Mark(*match.span(), "text", "’"))
+            continue
+        if match[0] in _CHARACTERS:
+            marks.append(Mark(*match.span(), "text", _CHARACTERS[match[0]]))
             continue
         name = next((name for name in ("label", "named", "quoted", "inner", "text", "raised") if match[name]), "")
         if not name or depth > _MAX_INNER_DEPTH:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -38,6 +39,8 @@ BUTTON_TYPES = frozenset(("submit", "button", "reset"))
 META_NAMES = frozenset(("description", "keywords", "og:title", "og:description", "twitter:title", "twitter:description"))
 KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe", "object", "svg", "math"))
 """Elements that are kept with their content."""
+_READ_TAGS = frozenset(("textarea", "template", "svg"))
+"""Such elements whose texts readers may see"""
 
 MIN_LONG_TAG = 2**16
 """Length of a tag whose attributes are counted before they are read."""
@@ -201,6 +204,7 @@ def parse(content: bytes) -> Document:
         make_document_edits=reader.make_edits,
         assemble=apply_ordered_edits,
         iter_units=lambda content: _PageReader(_decode(content)).read(),
+        skipped={name: number for name, number in reader.skipped.items() if number},
         keeps_tags=lambda content, translations: reader.keeps_tags(units, _decode(content), translations),
     )
 
@@ -244,6 +248,7 @@ class _PageReader:
         self._attributes: dict[int, _Attribute] = {}
         self._tags: dict[int, Sequence[_Tag]] = {}
         self._bare: dict[int, bool] = {}  # texts in no block, and whether one element with a direction holds each
+        self.skipped: Counter[str] = Counter()
         self._new_units: list[Unit] = []
         self._run: list[tuple[_HtmlToken, str | _Tag]] = []
         self._run_characters = 0
@@ -282,6 +287,8 @@ class _PageReader:
             if kept_tag:
                 if name == kept_tag:
                     depth += token.depth_change
+                elif token.is_text and kept_tag in _READ_TAGS:
+                    self._count_kept(kept_tag, token)
                 kept_tag = kept_tag if depth else ""
             elif name:
                 source = text.text[token.start : token.end]
@@ -310,6 +317,13 @@ class _PageReader:
         self._check_limits(num_tags)
         self._end_run()
         yield
+
+    def _count_kept(self, tag: str, token: _HtmlToken) -> None:
+        """Count a text in an element that is kept, if it has letters and is no code."""
+        text = self.text.text
+        start = text.rfind("<", 0, token.start) + 1
+        is_code = text[start : start + 6].lower().startswith(tuple(_RAW_TEXT_ENDS))
+        self.skipped[f"texts in {tag}"] += not is_code and any(map(str.isalpha, text[token.start : token.end]))
 
     def _check_limits(self, num_tags: int) -> None:
         """End the work, or raise DataError for too many tags, or too long a text, so far."""

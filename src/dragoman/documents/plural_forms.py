@@ -45,6 +45,9 @@ _NUMBER_CODE = re.compile(
     r"%(?:\d+\$)?[-+#0']*(?:hh?|ll?|[Lzjtq])?[diun]|%\(\w+\)[dius]|%L?n|%\{\w+\}|\{\{?\s*\$?[\w#]+\s*\}?\}"
 )
 
+_ORDINAL_END = re.compile(r"(?<=\})(st|nd|rd|th)\b")
+_ORDINALS = {"st": 21, "nd": 22, "rd": 23, "th": 24}
+
 
 class KeyTree:
     """Keys of the texts of a file, each with those of the objects around it.
@@ -123,9 +126,13 @@ class NumberedText:
 
 
 def insert_number(text: str, form: str, language: str) -> NumberedText | None:
-    """Return a text with a number of its form; None if it has another placeholder than one of a number, or other digits."""
-    number = get_number(form, language)
+    """Return a text with a number of its form; None if it has another placeholder than one of a number, or other digits.
+
+    The number before the end of an English ordinal, such as `{#}th`, is one with this end.
+    """
     spans = find_placeholders(text)
+    ordinals = [match for _, end in spans if (match := _ORDINAL_END.match(text, end))]
+    number = _ORDINALS[ordinals[0][1]] if ordinals else get_number(form, language)
     if number is None or len(spans) != 1:
         return None
     start, end = spans[0]
@@ -133,3 +140,8 @@ def insert_number(text: str, form: str, language: str) -> NumberedText | None:
     if not _NUMBER_CODE.fullmatch(code) or any(map(str.isdigit, before + after)) or "<" in text:
         return None
     return NumberedText(f"{before}{number}{after}", str(number), code)
+
+
+def remove_ordinal_ends(text: str) -> str:
+    """Return a text without the ends of English ordinals behind placeholders, which other languages write in other ways."""
+    return _ORDINAL_END.sub("", text)

@@ -20,7 +20,7 @@ from dragoman.documents.document import (
 )
 from dragoman.documents.earlier_output import pair_units
 from dragoman.documents.icu_message import IcuMessage, has_branches, pair_sentences, read_message
-from dragoman.documents.plural_forms import insert_number
+from dragoman.documents.plural_forms import insert_number, remove_ordinal_ends
 from dragoman.documents.reading import check_goes_on
 from dragoman.documents.subtitles import SubtitleLimits, break_lines
 from dragoman.documents.translation_memory import MemoryMatch, TranslationMemory
@@ -519,7 +519,8 @@ def _translate_sentences(
         if unit.id not in results:
             by_options.setdefault(_get_text_options(unit, options), []).append(unit)
     for text_options, rest in by_options.items():
-        translations = translate_texts([unit.source for unit in rest], text_options, translate)
+        texts = [remove_ordinal_ends(unit.source) if unit.plural_form else unit.source for unit in rest]
+        translations = translate_texts(texts, text_options, translate)
         for unit, result in zip(rest, translations, strict=True):
             results[unit.id] = result.text, _list_failures(result)
     yield from (results[unit.id] for unit in named)
