@@ -151,3 +151,19 @@ def test_summary_counts_what_is_not_translated() -> None:
     assert describe(report) == [
         "a.xlsx: 3 of 3 texts translated into b.xlsx, not translated: names of sheets (2), texts in formulas (1), 0 flagged"
     ]
+
+
+def test_texts_of_diagrams_and_their_shapes_are_translated() -> None:
+    def make_part(kind: str, text: str) -> tuple[str, str]:
+        return f"drawingml.{kind}", f'<d:x xmlns:d="d" {A}><d:t><a:p><a:r><a:t>{text}</a:t></a:r></a:p></d:t></d:x>'
+
+    parts = {"a/data1.xml": make_part("diagramData", "A step"), "a/drawing1.xml": make_part("diagramDrawing", "A step")}
+    slide = ("presentationml.presentation.main", "<a/>")
+    presentation = make_package({"ppt/presentation.xml": slide, **parts})
+    for parse, content in (
+        (parse_docx, make_docx("", parts)),
+        (parse_xlsx, make_xlsx([], "", parts)),
+        (parse_pptx, presentation),
+    ):
+        document = check_document(parse, content, is_bilingual=False)
+        assert [unit.source for unit in document.units] == ["A step", "A step"]

@@ -10,7 +10,7 @@ from dragoman.documents.code_formatting import FontStyle, FontStyles
 from dragoman.documents.document import Document, Unit, UnitTranslation, has_same_tags
 from dragoman.documents.office_languages import CORE_TYPE, edit_stated, find_languages, read_core_language
 from dragoman.documents.office_package import list_parts
-from dragoman.documents.office_texts import CHART_DATA, CHART_TYPE, add_properties, count_chart_data
+from dragoman.documents.office_texts import CHART_DATA, CHART_TYPE, DIAGRAM_TYPES, add_properties, count_chart_data
 from dragoman.documents.reading import check_parts
 from dragoman.documents.run_paragraphs import add_paragraphs
 from dragoman.documents.script_languages import ScriptLanguages
@@ -41,7 +41,7 @@ def parse_docx(content: bytes) -> Document:
     units = UnitList()
     for name in names:
         add_paragraphs(units, members, name, styles)
-    for name in list_parts(members, (CHART_TYPE,)):
+    for name in list_parts(members, (CHART_TYPE, *DIAGRAM_TYPES)):
         add_paragraphs(units, members, name, styles)
     add_properties(units, members)
     ordered = list(units.units)

@@ -15,6 +15,8 @@ from dragoman.documents.zip_document import ZipMembers
 from dragoman.text.no_language import is_data
 
 CHART_TYPE = "drawingml.chart+xml"
+DIAGRAM_TYPES = ("drawingml.diagramData+xml", "drawingml.diagramDrawing+xml")
+"""Parts of a SmartArt: its texts, and the shapes that were drawn for them last, which programs show"""
 ALTERNATIVE_TEXTS = {"descr": 0, "title": 0}
 """Attributes with the alternative text of a picture or a shape. They have no limit."""
 CHART_DATA = "texts in the data of charts"

@@ -10,6 +10,7 @@ from dragoman.documents.office_texts import (
     ALTERNATIVE_TEXTS,
     CHART_DATA,
     CHART_TYPE,
+    DIAGRAM_TYPES,
     add_attributes,
     add_elements,
     add_properties,
@@ -26,7 +27,8 @@ _PART_TYPES = (
     "presentationml.notesSlide+xml",
     "presentationml.slideLayout+xml",
     "presentationml.slideMaster+xml",
-    "drawingml.diagramData+xml",
+    "ms-powerpoint.comments+xml",
+    *DIAGRAM_TYPES,
     CHART_TYPE,
 )
 

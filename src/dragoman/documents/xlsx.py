@@ -18,7 +18,14 @@ from dragoman.documents.compared_texts import COMPARED, ComparedTexts
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
 from dragoman.documents.office_languages import CORE_TYPE, edit_stated, read_core_language
 from dragoman.documents.office_package import list_parts
-from dragoman.documents.office_texts import ALTERNATIVE_TEXTS, CHART_TYPE, add_attributes, add_elements, add_properties
+from dragoman.documents.office_texts import (
+    ALTERNATIVE_TEXTS,
+    CHART_TYPE,
+    DIAGRAM_TYPES,
+    add_attributes,
+    add_elements,
+    add_properties,
+)
 from dragoman.documents.run_paragraphs import add_paragraphs
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_tag_name, set_attribute
 from dragoman.documents.xml_units import Code, Piece, TaggedText, UnitList, name_codes
@@ -51,7 +58,7 @@ def parse_xlsx(content: bytes) -> Document:
     add_elements(units, members, list_parts(members, ["threadedcomments+xml"]), ("text",))
     add_attributes(units, members, list_parts(members, [_SHEET_TYPE]), {"dataValidation": _PROMPTS})
     drawings = list_parts(members, [_DRAWING_TYPE])
-    for name in (*drawings, *list_parts(members, [CHART_TYPE])):
+    for name in (*drawings, *list_parts(members, [CHART_TYPE, *DIAGRAM_TYPES])):
         add_paragraphs(units, members, name, FontStyles())
     add_attributes(units, members, drawings, {"cNvPr": ALTERNATIVE_TEXTS})
     add_properties(units, members)
