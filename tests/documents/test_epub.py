@@ -97,3 +97,8 @@ def test_other_files_are_refused(content: bytes, code: str) -> None:
 
 def test_book_with_encrypted_fonts_is_read() -> None:
     assert parse_epub(make_epub(encryption=ENCRYPTED.replace("text/a%20b.xhtml", "font.otf"))).units
+
+
+def test_alternative_texts_are_counted() -> None:
+    chapter = CHAPTER.replace("NAME</span>", 'NAME</span><img src="a.png" alt="A cat"/><img src="b.png" alt="*"/>')
+    assert parse_epub(make_epub(chapter)).skipped == {"alternative texts of pictures": 1}

@@ -138,11 +138,12 @@ def test_layouts_comments_and_alternative_texts_of_powerpoint() -> None:
             "ppt/slideLayouts/slideLayout1.xml": make_part("slideLayout", "Layout"),
             "ppt/charts/chart1.xml": CHART,
             "ppt/comments/comment1.xml": ("presentationml.comments", '<p:cm xmlns:p="p"><p:text>A comment</p:text></p:cm>'),
+            "ppt/comments/modern1.xml": ("ms-powerpoint.comments", make_part("", "Reply")[1].replace("cNvPr", "id")),
         }
     )
     document = check_document(parse_pptx, content, is_bilingual=False)
     assert [unit.source for unit in document.units] == [
-        "Slide", "Layout", "Chart title", "Slide picture", "Layout picture", "A comment"
+        "Slide", "Layout", "Chart title", "Reply", "Slide picture", "Layout picture", "A comment"
     ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman.documents import plain_text
 from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.unit_selection import list_selected
 
 TEXT = """TITLE
 
@@ -62,3 +63,8 @@ def test_translation_is_wrapped_with_its_indent() -> None:
 def test_any_text_obeys_the_laws(paragraphs: list[str], width: int) -> None:
     content = "\n\n".join(textwrap.fill(paragraph, width) for paragraph in paragraphs).encode()
     check_laws(plain_text.parse, content, lambda text: f"Ŧext {text} end")
+
+
+def test_formula_of_variables_is_no_language() -> None:
+    document = plain_text.parse(b"a \xc3\xb7 b = c\n\nx < 10\n\nI am here\n\nA - B\n\nx = 2.5\n")
+    assert [unit.source for unit in list_selected(document, "all")] == ["I am here", "A - B", "x = 2.5"]

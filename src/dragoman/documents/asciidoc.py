@@ -12,13 +12,12 @@ from dataclasses import replace
 from itertools import accumulate
 
 from dragoman.documents.asciidoc_marks import AsciidocSyntax
-from dragoman.documents.document import Document, Edit
+from dragoman.documents.document import PICTURES, Document, Edit
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.marked_text import MarkedTextReader, get_width
 from dragoman.documents.reading import check_goes_on, check_text
 
 TABLES = "tables of separated values"
-PICTURES = "alternative texts of pictures"
 
 _TITLE = re.compile(r"(?:={1,6}|#{1,6})[ \t]+(?=\S)")
 _TITLE_END = re.compile(r"[ \t]+(?:={1,6}|#{1,6})$")

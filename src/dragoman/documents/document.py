@@ -46,6 +46,8 @@ UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
 
 BILINGUAL_FORMATS = frozenset(("po", "xliff", "tmx", "ts", "xcstrings"))
 """Formats whose files have sources and translations beside each other."""
+PICTURES = "alternative texts of pictures"
+"""Name of such texts that stay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from urllib.parse import unquote
 
-from dragoman.documents.document import Document, Edit, UnitTranslation
+from dragoman.documents.document import PICTURES, Document, Edit, UnitTranslation
 from dragoman.documents.flowing_text import Part, add_flowing_text, split_at_breaks
 from dragoman.documents.reading import MAX_CHAPTER_PARTS, check_parts
 from dragoman.documents.xml_languages import (
@@ -80,6 +80,7 @@ def parse_epub(content: bytes) -> Document:
         source_language=package.language or next((reader.language for reader in readers if reader.language), ""),
         make_document_edits=edit_languages,
         assemble=members.assemble,
+        skipped={PICTURES: sum(reader.num_pictures for reader in readers)},
     )
 
 
@@ -182,7 +183,7 @@ class _ChapterReader:
         self.members = members
         self.name = name
         self.source = members.read_xml(name)
-        self.number = 0
+        self.number = self.num_pictures = 0
         self.direction = "ltr"
         self._book_language = book_language
 
@@ -195,6 +196,8 @@ class _ChapterReader:
         """Add the title and the texts of the body."""
         for element in self.source.iter_elements(_READ, max_parts=MAX_CHAPTER_PARTS):
             self.direction = self.source.root.attributes.get("dir") or element.attributes.get("dir") or "ltr"
+            pictures = (inner for inner in element.descend() if inner.name == "img")
+            self.num_pictures += sum(any(map(str.isalpha, picture.attributes.get("alt", ""))) for picture in pictures)
             add_texts = self._add_texts
             for part in _iter_readings(element, _list_divided(element)):
                 units.read(self.source, part, add_texts)

@@ -77,7 +77,8 @@ _CSS_WORDS = frozenset(
         "wrapper", "xl", "xs",
     )
 )  # fmt: skip
-_FIRST_WORD = re.compile(r"[^\W\d_]+[\s,;]")
+_FIRST_WORD = re.compile(r"[^\W\d_]{2,}[\s,;]")
+_FORMULA = re.compile(r"(?=.*[=+÷×≠≤≥<>])(?:[A-Za-z](?![A-Za-z])|\d+(?![.,]\d)|[-+÷×·*/=≠≤≥<>()^\s])+")
 MAX_CLASS_LIST = 200
 """Most characters of a list of classes."""
 _DATE_FORMAT = re.compile(
@@ -138,8 +139,13 @@ def begins_with_word(text: str, kept: Collection[str] = ()) -> bool:
 
 
 def has_language(text: CodedText) -> bool:
-    """Return whether a text has words, or a number that languages write in different ways, such as an amount or a time."""
+    """Return whether a text has words, or a number that languages write in different ways, such as an amount or a time.
+
+    The variables of a formula, such as `a + b = c`, are no words.
+    """
     clean = text.clean.text
+    if _FORMULA.fullmatch(clean):
+        return False
     if any(map(str.isalpha, clean)):
         return True
     return _NUMBER_WITH_MARKS.search(clean) is not None and not (
