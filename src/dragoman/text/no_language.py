@@ -78,7 +78,7 @@ _CSS_WORDS = frozenset(
     )
 )  # fmt: skip
 _FIRST_WORD = re.compile(r"[^\W\d_]{2,}[\s,;]")
-_FORMULA = re.compile(r"(?=.*[=+÷×≠≤≥<>])(?:[A-Za-z](?![A-Za-z])|\d++(?![.,]\d)|[-+÷×·*/=≠≤≥<>()^\s])++")
+_FORMULA = re.compile(r"(?=.*[=+÷×≠≤≥])(?:[A-Za-z](?![A-Za-z])|\d++(?![.,]\d)|[-+÷×·*/=≠≤≥()^\s])++")
 MAX_CLASS_LIST = 200
 """Most characters of a list of classes."""
 _DATE_FORMAT = re.compile(
