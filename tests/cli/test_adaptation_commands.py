@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
 from conftest import edit_config
+from dragoman import model_packages
 from dragoman.adapter import Adapter, save_adapter
 from dragoman.bundle import compute_bundle_digest, load_bundle
 from dragoman.cli.main import cli
@@ -69,7 +70,7 @@ def test_numbers_after_weights_are_one_value(subtests: pytest.Subtests) -> None:
 
 
 def test_average_takes_names_of_models(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.model_packages.find_model", lambda name: tmp_path / f"of-{name}")
+    monkeypatch.setattr(model_packages, "find_model", lambda name: tmp_path / f"of-{name}")
     message = fail_command("model", "average", "own", bundle, "-o", tmp_path / "both")
     assert message.startswith(f"{tmp_path}/of-own: there is no such folder")
 
