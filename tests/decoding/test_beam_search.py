@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -114,23 +113,6 @@ def assert_outputs(ours: list[Hypothesis], expected: list[ScoredOutput]) -> None
         (tokens, finished) for tokens, _, finished in expected
     ]
     assert [score for _, score, _ in to_outputs(ours)] == pytest.approx([score for _, score, _ in expected], abs=1e-5)
-
-
-def every_output(table: Table, sentence: int, limit: int, form: str, alpha: float) -> list[ScoredOutput]:
-    """Return all outputs of at most `limit` tokens, best first; unfinished outputs follow the finished ones."""
-    words = [token for token in range(table.logits_CV.shape[1]) if token != END]
-    outputs = []
-    for length in range(1, limit + 1):
-        for tokens in itertools.product(words, repeat=length - 1):
-            sums = [table.log_probs(sentence, tokens[:position])[token] for position, token in enumerate(tokens)]
-            following = table.log_probs(sentence, tokens)
-            score = (sum(sums) + following[END]) / divisor(form, alpha, length)
-            outputs.append((tokens, score, True))
-            if length == limit:
-                for last in words:
-                    cut = (sum(sums) + following[last]) / divisor(form, alpha, length)
-                    outputs.append(((*tokens, last), cut, False))
-    return sorted(outputs, key=lambda output: (not output[2], -output[1]))
 
 
 Banned = Callable[[int, tuple[int, ...]], set[int]]
@@ -345,21 +327,6 @@ def test_length_penalty_matches_closed_form() -> None:
 
 
 @pytest.mark.parametrize("changes", MODEL_CHANGES)
-def test_decoder_steps_equal_teacher_forcing(changes: dict[str, Any]) -> None:
-    model = network(**changes)
-    source, inputs = sentences(6, 3, 1), sentences(10, 10, 10, seed=2)
-    at_once = model(source, inputs)
-    state = model.start(source)
-    for position in range(10):
-        logits, state = model.step(inputs[:, position], state)
-        torch.testing.assert_close(logits, at_once[:, position], rtol=0, atol=1e-10)
-    assert state.length == 10
-    outputs, state = model.decoder(inputs[:, :4], model.start(source))
-    more, state = model.decoder(inputs[:, 4:], state)
-    torch.testing.assert_close(model.compute_logits(torch.cat([outputs, more], dim=1)), at_once, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("changes", MODEL_CHANGES)
 def test_decoder_state_reorders_rows_and_selects_sentences(changes: dict[str, Any]) -> None:
     """Compare each step with teacher forcing of each hypothesis's own output."""
     model = network(**changes)
@@ -384,77 +351,7 @@ def test_decoder_state_reorders_rows_and_selects_sentences(changes: dict[str, An
     assert sorted(set(sentence_N.tolist())) == [2, 3]
 
 
-def test_initial_decoder_state_can_be_reordered() -> None:
-    model = network()
-    source = sentences(5, 2, 3)
-    state = model.start(source).reorder(torch.tensor([0, 1, 2])).select_sentences(torch.tensor([2, 0]))
-    logits, _ = model.step(torch.tensor([START, START]), state)
-    expected = model(source[[2, 0]], torch.tensor([[START], [START]]))[:, 0]
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
-
-
 # Beam search
-
-
-def test_beam_of_one_equals_greedy_search(subtests: pytest.Subtests) -> None:
-    for stop in EARLY_STOPPING:
-        for form, alpha in PENALTIES:
-            with subtests.test(stop=stop, form=form, alpha=alpha):
-                limits = [9, 4, 1, 12, 7, 9]
-                finished = 0
-                for seed in range(12):
-                    table = Table.random(seed)
-                    settings = make_settings(form, alpha)
-                    outputs = search(table, limits, 1, settings, early_stopping=stop)
-                    greedy = decode(table, limits, settings)
-                    for hypotheses, hypothesis in zip(outputs, greedy, strict=True):
-                        assert_outputs(hypotheses, to_outputs([hypothesis]))
-                        finished += hypothesis.finished
-                assert 10 < finished < 62
-
-
-def test_wide_beam_equals_exhaustive_search(subtests: pytest.Subtests) -> None:
-    """Compare a beam of 54 with enumeration: 27 prefixes of three tokens have 27 · 4 = 2 · 54 extensions, so none is pruned.
-
-    Only 40 outputs end, so the 54 finished slots never fill and "exhaustive" runs to the limit with the complete list. "best"
-    ends once no hypothesis can beat the best one, so only the first is comparable.
-    """
-    for form, alpha in PENALTIES:
-        with subtests.test(form=form, alpha=alpha):
-            for seed in range(4):
-                table = Table.random(seed, vocabulary=4)
-                settings = make_settings(form, alpha)
-                exhaustive = search(table, [4, 3], 54, settings, early_stopping="exhaustive")
-                best = search(table, [4, 3], 54, settings, early_stopping="best")
-                for sentence, limit in enumerate([4, 3]):
-                    expected = every_output(table, sentence, limit, form, alpha)
-                    assert sum(finished for _, _, finished in expected) == {4: 40, 3: 13}[limit]
-                    assert_outputs(exhaustive[sentence], expected[:54])
-                    assert_outputs(best[sentence][:1], expected[:1])
-
-
-def test_early_stopping_keeps_the_best_hypotheses(subtests: pytest.Subtests) -> None:
-    """Compare with lists without early stopping: all hypotheses for "exhaustive", the first for "best"."""
-    for beam in [2, 4]:
-        for form, alpha in PENALTIES:
-            with subtests.test(beam=beam, form=form, alpha=alpha):
-                limits = [14, 6, 1, 10, 14]
-                saved = {stop: 0 for stop in EARLY_STOPPING}
-                for seed in range(0, 8, 2):
-                    table = Table.random(seed, vocabulary=5 + seed)
-                    table.logits_CV[:, END] += 1.0
-                    expected = [
-                        reference_beam(table, sentence, limit, beam, form, alpha, early_stopping="never")
-                        for sentence, limit in enumerate(limits)
-                    ]
-                    for stop, count in (("exhaustive", beam), ("best", 1)):
-                        table.steps = 0
-                        outputs = search(table, limits, beam, make_settings(form, alpha), early_stopping=stop)
-                        for hypotheses, reference in zip(outputs, expected, strict=True):
-                            assert_outputs(hypotheses[:count], reference[:count])
-                        saved[stop] += max(limits) - table.steps
-                assert saved["best"] >= saved["exhaustive"]
-                assert saved["best"] > 0
 
 
 def worst_finished_with_lists(
@@ -502,8 +399,6 @@ def test_search_stops_at_the_worst_finished_so_far(subtests: pytest.Subtests) ->
 
 
 # Limits and forbidden tokens
-
-Search = Callable[[Table, list[int], tuple[int, ...]], list[list[Hypothesis]]]
 
 
 def by_beam(table: Table, limits: list[int], forbidden_ids: tuple[int, ...]) -> list[list[Hypothesis]]:
@@ -563,30 +458,6 @@ def test_beam_returns_only_possible_outputs() -> None:
 
 
 # The hook
-
-
-def test_on_step_receives_every_beam_step() -> None:
-    """Rebuild the finished outputs and the length of the search from the steps alone."""
-    table, beam, limits = Table.random(3), 3, [9, 4]
-    steps: list[BeamStep] = []
-    outputs = search(table, limits, beam, make_settings(compaction_threshold=1.0), on_step=steps.append)
-    assert outputs == search(table, limits, beam, make_settings(compaction_threshold=1.0))
-    assert [step.length for step in steps] == list(range(1, len(steps) + 1))
-    alive: list[list[tuple[int, ...]]] = [[()] * beam for _ in limits]
-    ended: list[set[tuple[int, ...]]] = [set() for _ in limits]
-    for step in steps:
-        assert list(step.sentences) == [0, 1]
-        parents, tokens = step.candidates.parent_BX.tolist(), step.candidates.token_BX.tolist()
-        assert (np.diff(table.arrays.to_numpy(step.candidates.score_BX)) <= 0).all()
-        for row in range(len(limits)):
-            expanded = [(*alive[row][parent], token) for parent, token in zip(parents[row], tokens[row], strict=True)]
-            if step.length <= limits[row]:
-                ended[row] |= {output[:-1] for output, ends in zip(expanded, step.ends_BX[row].tolist(), strict=True) if ends}
-            alive[row] = [expanded[column] for column in step.alive_BR[row].tolist()]
-            assert all(END not in output for output in alive[row])
-        assert (step.alive_score_BR > -math.inf).all()
-    for hypotheses, outputs_that_ended in zip(outputs, ended, strict=True):
-        assert {hypothesis.tokens for hypothesis in hypotheses if hypothesis.finished} <= outputs_that_ended
 
 
 def test_native_request_merges_or_declines_constraints() -> None:
@@ -652,20 +523,6 @@ def test_output_does_not_depend_on_the_batch(method: str, changes: dict[str, Any
 # Ensembles
 
 
-def test_ensemble_averages_probabilities() -> None:
-    first, second = Table.random(4), Table.random(5, contexts=499)
-    step = ensemble_step([first.step, second.step], Table.arrays)
-    state: SearchState = EnsembleState((first.start(2), second.start(2)))
-    tokens: list[int] = []
-    for token in (START, 3, 5, 4):
-        logits, state = step(Table.arrays.asarray([token, token]), state)
-        tokens += [token] if token != START else []
-        for sentence in range(2):
-            pair = zip(first.log_probs(sentence, tokens), second.log_probs(sentence, tokens), strict=True)
-            expected = [(math.exp(first_log_prob) + math.exp(second_log_prob)) / 2 for first_log_prob, second_log_prob in pair]
-            assert Table.arrays.xp.exp(logits[sentence]).tolist() == pytest.approx(expected, abs=1e-6)
-
-
 def test_ensemble_scores_outputs_by_mean_probability() -> None:
     """Compare each output's probability with teacher forcing of both models, with reordered and finished sentences."""
     models = [network(0), network(1, norm="pre")]
@@ -702,14 +559,6 @@ def test_sampling_the_top_token_equals_greedy(subtests: pytest.Subtests) -> None
                 assert sampled == decode(table, limits)
 
 
-def test_sampling_seeds_reproduce_and_differ() -> None:
-    table, limits = Table.random(1, vocabulary=50), [12] * 6
-    first = decode(table, limits, select_tokens=make_sampler(range(6), table.arrays))
-    assert decode(table, limits, select_tokens=make_sampler(range(6), table.arrays)) == first
-    second = decode(table, limits, select_tokens=make_sampler(range(6, 12), table.arrays))
-    assert all(ours.tokens != theirs.tokens for ours, theirs in zip(first, second, strict=True))
-
-
 def test_sampling_uses_every_seed_bit() -> None:
     """Change the high bits only: torch.Generator reads the low 32 bits, and a recipe's seed is above them."""
     table, limits = Table.random(1, vocabulary=50), [12] * 4
@@ -728,33 +577,6 @@ def softmax(logits: Sequence[float]) -> list[float]:
 
 
 LOGITS = [0.3, -1.0, 0.9, 1.4, -0.2, 0.0, 0.6, -3.0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("truncation", "expected"),
-    [
-        ({}, softmax(LOGITS)),
-        ({"temperature": 0.5}, softmax([2 * logit for logit in LOGITS])),
-        ({"temperature": 3.0}, softmax([logit / 3 for logit in LOGITS])),
-        ({"top_k": 3}, softmax([logit if logit >= 0.6 else -math.inf for logit in LOGITS])),
-        # the largest probabilities are 0.34, 0.21, 0.15 and 0.11: two sum to 0.5, three to 0.6
-        ({"top_p": 0.5}, softmax([logit if logit >= 0.9 else -math.inf for logit in LOGITS])),
-        ({"top_p": 0.6}, softmax([logit if logit >= 0.6 else -math.inf for logit in LOGITS])),
-    ],
-)
-def test_sampled_frequencies_match_the_softmax(truncation: dict[str, Any], expected: list[float]) -> None:
-    draws = 4000
-    table = Table(torch.tensor([LOGITS]))
-    sampled = decode(table, [1] * draws, select_tokens=make_sampler(range(draws), table.arrays, **truncation))
-    counts = [0] * len(LOGITS)
-    for hypothesis in sampled:
-        (token,) = hypothesis.tokens or (END,)
-        counts[token] += 1
-    possible = [token for token, probability in enumerate(expected) if probability > 0]
-    assert sum(counts[token] for token in possible) == draws
-    distance = sum((counts[token] - draws * expected[token]) ** 2 / (draws * expected[token]) for token in possible)
-    assert distance < CHI_SQUARE_999[len(possible) - 1]
 
 
 @pytest.mark.slow

@@ -99,7 +99,8 @@ def test_beam_search_equals_reference_with_lists(subtests: pytest.Subtests) -> N
                 for seed, (form, alpha) in enumerate(PENALTIES if vocabulary == 8 else PENALTIES[:2]):
                     table = Table.random(seed, vocabulary, spread=3.0, contexts=61)
                     table.logits_CV[:, END] += 2.0 + vocabulary / 300
-                    beam, nbest = 2 + seed % 3, 1 + seed % 2
+                    beam = 1 + seed % 4
+                    nbest = min(beam, 1 + seed % 2)
                     outputs = search(table, limits, beam, make_settings(form, alpha), early_stopping=stop, nbest=nbest)
                     for sentence, (hypotheses, limit) in enumerate(zip(outputs, limits, strict=True)):
                         expected = reference_beam(table, sentence, limit, beam, form, alpha, early_stopping=stop, nbest=nbest)
@@ -325,16 +326,8 @@ def best_with_phrases(table: Table, sentence: int, limit: int, phrases: Sequence
     return max(ended, key=lambda output: output[1])
 
 
-def test_wide_beam_returns_best_output_with_phrases() -> None:
-    for include in [((3,),), ((3, 0),), ((0, 1), (3,)), ((1, 1), (1, 3))]:
-        for seed in range(3):
-            table = Table.random(seed, vocabulary=4)
-            (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[constrain(include=include)])
-            assert_outputs(hypotheses[:1], [best_with_phrases(table, 0, 5, include)])
-
-
 def test_wide_beam_returns_best_output_with_one_phrase_of_each_group() -> None:
-    for groups in [(((3,), (0, 1)),), (((3, 0), (1, 1)), ((0,), (3, 3), (1, 3)))]:
+    for groups in [(((3,),),), (((1, 1),), ((1, 3),)), (((3,), (0, 1)),), (((3, 0), (1, 1)), ((0,), (3, 3), (1, 3)))]:
         for seed in range(3):
             table = Table.random(seed, vocabulary=4)
             constraints = constrain(include_any=groups)
@@ -371,15 +364,6 @@ def test_narrow_beam_places_every_phrase() -> None:
         assert 6 not in outputs[2][0].tokens
         for hypothesis in outputs[0]:
             assert_own_log_probs(hypothesis, table, 0)
-
-
-def test_phrase_match_falls_back_to_a_shorter_one() -> None:
-    """Match 3 3 4 within 3 3 3 4, where the match falls back as in Knuth, Morris and Pratt."""
-    table, prefix = Table.random(1), (3, 3, 3, 4)
-    required = constrain(prefix=prefix, include=((3, 3, 4),))
-    (hypotheses,) = search(table, [9], 3, make_settings(), constraints=[required])
-    (without_phrase,) = search(table, [9], 3, make_settings(), constraints=[constrain(prefix=prefix)])
-    assert hypotheses[0].tokens == without_phrase[0].tokens
 
 
 def test_output_without_impossible_phrases_is_returned() -> None:
@@ -470,17 +454,6 @@ def test_groups_of_done_sentences_leave_the_batch(groups: BeamGroups) -> None:
     outputs = search(table, limits, 4, make_settings(), groups=groups, on_step=lambda step: sizes.append(len(step.sentences)))
     assert outputs == search(table, limits, 4, make_settings(compaction_threshold=2.0), groups=groups)
     assert (sizes[0], sizes[-1]) == (4 * groups.num_groups, groups.num_groups)
-
-
-def test_diversity_penalty_increases_distinct_outputs() -> None:
-    table, limits = Table.random(0, vocabulary=30), [10] * 8
-    table.logits_CV[:, END] += 1.0
-
-    def count_first_tokens(**options: Any) -> int:
-        outputs = search(table, limits, 4, make_settings(), **options)
-        return sum(len({hypothesis.tokens[:1] for hypothesis in hypotheses}) for hypotheses in outputs)
-
-    assert count_first_tokens(groups=BeamGroups(4, 4.0)) > count_first_tokens()
 
 
 def test_alternatives_differ_after_the_prefix() -> None:

@@ -6,15 +6,13 @@ import itertools
 import math
 
 import pytest
-from test_beam_search import END, START, TORCH, Table
+from test_beam_search import END, START, Table
 
-from dragoman.decoding.arrays import NUMPY, Arrays
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.constraints import SentenceConstraints
 from dragoman.decoding.greedy import decode_tokens
 from dragoman.decoding.hypothesis import LengthPenalty
 from dragoman.decoding.interface import SearchSettings
-from dragoman.decoding.repetition import penalize_repeated_tokens
 from dragoman.inference.backends.support_table import is_native_search
 
 PENALTY = 1.7
@@ -36,13 +34,6 @@ def penalized_log_probs(table: Table, sentence: int, tokens: tuple[int, ...], pe
 
 def make_settings(penalty: float = PENALTY) -> SearchSettings:
     return SearchSettings(start_id=START, end_id=END, length_penalty=LengthPenalty("power", 1.0), repetition_penalty=penalty)
-
-
-@pytest.mark.parametrize("arrays", [NUMPY, TORCH], ids=["numpy", "torch"])
-def test_repeated_tokens_lose_logit(arrays: Arrays) -> None:
-    logits_NV = arrays.asarray([[3.0, -3.0, 1.0, 0.0], [3.0, -3.0, 1.0, 0.0]])
-    penalize_repeated_tokens(logits_NV, arrays.asarray([[0, 1, 0], [2, 3, 3]]), 2.0, arrays)
-    assert logits_NV.tolist() == [[1.5, -6.0, 1.0, 0.0], [3.0, -3.0, 0.5, 0.0]]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

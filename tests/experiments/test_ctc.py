@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.data.collate import Batch, collate
+from dragoman.data.collate import collate
 from dragoman.decoding.constraints import DecodingConstraints
 from dragoman.decoding.interface import SearchSettings
 from dragoman.errors import BundleError
@@ -156,28 +155,6 @@ def test_path_is_cut_at_the_longest_length() -> None:
 def test_path_with_a_degenerate_repetition_is_marked() -> None:
     assert merge([4, 5] * 8, window=8).has_repetition
     assert not merge([4, 5, 6, 7], window=8).has_repetition
-
-
-@pytest.mark.slow
-def test_model_learns_to_copy() -> None:
-    """100 random sequences that it has not seen, of one to five tokens, with neighbors that may be equal."""
-    model, generator = build(d_model=32, d_ff=64), random.Random(0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-
-    def make_batch(size: int) -> tuple[list[list[int]], Batch]:
-        rows = [[generator.randrange(4, VOCAB_SIZE) for _ in range(generator.randint(1, 5))] for _ in range(size)]
-        return rows, collate([[*row, END] for row in rows], rows, start_id=BEGIN)
-
-    for _ in range(60):
-        _, batch = make_batch(32)
-        torch.autograd.backward(ctc_loss(model, batch)[0] / batch.num_target_tokens)
-        optimizer.step()
-        optimizer.zero_grad()
-    rows, batch = make_batch(100)
-    with torch.no_grad():
-        predictions = predict_frames(model.eval(), batch.source_BS.numpy(), [BEGIN, END], 1)
-    outputs = [merge([token for (token,) in prediction.tokens]).tokens for prediction in predictions]
-    assert sum(list(output) == row for output, row in zip(outputs, rows, strict=True)) >= 95
 
 
 def test_forward_flops_count_the_positions_of_the_decoder() -> None:

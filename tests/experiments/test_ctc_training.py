@@ -29,7 +29,6 @@ from dragoman.training.adapt_recipe import prepare_adaptation
 
 CTC = ["model.decoder=ctc", "decoding.method=greedy", "training.label_smoothing=0"]
 BUDGET = ["training.max_steps=6", "training.checkpoint_every_steps=2", "training.checkpoint_averaging=none"]
-LINES = ["one red two", "big", "two small one", ""]
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +65,6 @@ def test_interrupted_run_equals_unbroken_run(run: Path, tiny: Any, tmp_path: Pat
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
     counts = [json.loads((folder / "report.json").read_text())["infeasible_pairs"] for folder in (tmp_path / "run", run)]
     assert counts[0] == counts[1]
-
-
-def test_opened_bundle_equals_checkpoint(run: Path) -> None:
-    bundle = load_bundle(run / "bundle")
-    weights = load_file(run / "checkpoints" / "step-00000006" / "model.safetensors")
-    assert dict(bundle.model.named_parameters()).keys() == weights.keys()
-    assert all(torch.equal(parameter, weights[name]) for name, parameter in bundle.model.named_parameters())
-
-
-def test_batch_equals_single_lines(translator: Translator) -> None:
-    together = translator.translate(LINES)
-    alone = [translator.translate([line])[0] for line in LINES]
-    assert [result.text for result in together] == [result.text for result in alone]
-    for result, expected in zip(together, alone, strict=True):
-        assert result.score == pytest.approx(expected.score, abs=1e-4)
-        assert len(result.token_log_probs) in (0, len(result.tokens) + 1)
 
 
 def test_whole_texts_are_translated_without_a_second_search(translator: Translator) -> None:

@@ -10,15 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
-from dragoman.decoding.greedy import decode_tokens
-from dragoman.decoding.interface import SearchSettings
 from dragoman.experiments.mixers.convolution import Convolution, DilatedConvolution, GatedConvolution
 from dragoman.experiments.mixers.recurrent import Lstm, OneWayLayer, TwoWayLayer, reverse_tokens
 from dragoman.experiments.mixers.state import MixerInput
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.torch_engine.arrays import TorchArrays
 from table2_models import NO_DROPOUT, SYSTEM_NAMES, make_system_config
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -250,25 +246,6 @@ def test_reordered_state_equals_fresh_state(subtests: pytest.Subtests) -> None:
             torch.testing.assert_close(reordered, model.step(tokens_N, expected)[0], rtol=0, atol=1e-5)
             last = model.step(tokens_N[2:], state.reorder(rows_N).select_sentences(torch.tensor([1])))[0]
             torch.testing.assert_close(last, reordered[2:], rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_beam_of_one_equals_greedy_search(subtests: pytest.Subtests) -> None:
-    for name in [*SYSTEM_NAMES, *MODELS]:
-        with subtests.test(name=name):
-            model, source_BS = make_any_model(name), sentences(5, 3, 4)
-            settings, lengths = SearchSettings(start_id=START, end_id=END, forbidden_ids=(PAD, START)), [8, 8, 8]
-            arrays = TorchArrays(source_BS.device)
-            greedy = decode_tokens(model.step, model.start(source_BS), max_lengths=lengths, settings=settings, arrays=arrays)
-            for beam_size in (1, 3):
-                options = BeamSearchOptions(beam_size=beam_size, early_stopping="exhaustive")
-                results = beam_search(
-                    model.step, model.start(source_BS), max_lengths=lengths, settings=settings, options=options, arrays=arrays
-                )
-                if beam_size == 1:
-                    assert [result[0].tokens for result in results] == [hypothesis.tokens for hypothesis in greedy]
-                assert all(len(result) >= 1 for result in results)
 
 
 def test_wrong_keys_give_one_line(subtests: pytest.Subtests) -> None:

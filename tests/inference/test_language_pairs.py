@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 import dragoman
-from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.data.prepare import prepare
 from dragoman.errors import DataError, RecipeError
@@ -22,8 +21,6 @@ from dragoman.inference.translator import Translator
 from dragoman.training.run import train
 from expected_errors import raises_code
 from multilingual import make_corpus, make_multilingual_recipe, write_corpus
-
-PAIRS = [("xx", "cc"), ("xx", "rr"), ("rr", "xx")]
 
 
 @pytest.fixture(scope="module")
@@ -53,16 +50,6 @@ def call(*arguments: object, stdin: str | None = None) -> Result:
 
 
 # --- one step -----------------------------------------------------------------------------------------------------------
-
-
-def test_bundle_lists_its_pairs(run: Path) -> None:
-    bundle = load_bundle(run / "bundle")
-    assert bundle.metadata.language_pairs == PAIRS
-    assert bundle.tokenizer.languages is not None
-    assert bundle.tokenizer.languages.pairs == tuple(PAIRS)
-    output = json.loads(call("info", run / "bundle", "--json").stdout)
-    assert output["language_pairs"] == [list(pair) for pair in PAIRS]
-    assert "xx → cc, xx → rr, rr → xx" in call("info", run / "bundle").stdout
 
 
 def test_named_languages_choose_the_tokens(translator: Translator) -> None:
@@ -209,14 +196,6 @@ def test_pivot_has_the_worse_status(first: Any, second: Any, status: str) -> Non
     assert joined.alternatives[0].score == -4.0
     assert joined.pivot is not None
     assert joined.pivot.status == first
-
-
-def test_pivot_leaves_untranslated_lines(translator: Translator) -> None:
-    options: Any = {"source_language": "rr", "target_language": "cc", "max_source_tokens": 4, "long_input": "error"}
-    long_line, short_line = build_pivot(translator, translator, "xx").translate(["a b c d", "a b"], **options)
-    assert (long_line.text, long_line.status) == ("", "too_long")
-    assert long_line.pivot is not None
-    assert short_line.pivot is not None
 
 
 def test_command_prints_both_steps(run: Path) -> None:

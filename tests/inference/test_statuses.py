@@ -40,13 +40,6 @@ def test_copied_sources_are_recognized(source: str, translation: str, copied: bo
     assert is_copy(source, translation) is copied
 
 
-def test_lines_without_text_are_returned_unchanged(translator: Translator) -> None:
-    blank = ["", " ", "\t ", "\u3000"]
-    results = translator.translate(blank)
-    assert [translation.text for translation in results] == blank
-    assert {translation.status for translation in results} == {"empty"}
-
-
 def load_with_logits(bundle: Path, change: Callable[[NDArray[np.float32]], object]) -> Translator:
     """Return a translator whose logits (rows, vocabulary) are changed in place at each step."""
     translator = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
@@ -164,11 +157,6 @@ def test_stump_of_five_sentences_is_short(bundle: Path) -> None:
     assert (len(translation.tokens), translation.status) == (4, "short")
     length = 0
     assert translator.translate([text], method="greedy", min_length_ratio=0)[0].status == "ok"
-
-
-def test_short_segment_makes_the_line_short() -> None:
-    complete, stump = Translation("eins zwei", tokens=("eins", "zwei")), Translation("drei", tokens=("drei",), status="short")
-    assert merge_segments([complete, stump], ["one two ", "three"], "de").status == "short"
 
 
 def test_short_line_makes_the_command_incomplete() -> None:

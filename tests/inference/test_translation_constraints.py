@@ -57,30 +57,6 @@ def test_included_phrases_are_placed_or_unmet(translator: Translator) -> None:
     assert banned.text != free.text
 
 
-def test_excluded_phrases_leave_no_phrase_to_place(translator: Translator) -> None:
-    constraints = TranslationConstraints(include=("sieben", "rot"), exclude=("e", "o"))
-    (translation,) = translator.translate(["one two"], constraints=[constraints])
-    assert translation.unmet_constraints[:2] == ("sieben", "rot")
-    assert not {"e", "o"} & set(translation.text)
-
-
-def test_batches_do_not_change_constrained_translations(translator: Translator) -> None:
-    constraints = [
-        TranslationConstraints(include=("rot",)),
-        TranslationConstraints(prefix="zwei"),
-        None,
-        TranslationConstraints(exclude=("groß",)),
-    ] * 3
-    whole = translator.translate(LINES * 3, constraints=constraints)
-    alone = [
-        translator.translate([line], constraints=[constraint])[0]
-        for line, constraint in zip(LINES * 3, constraints, strict=True)
-    ]
-    assert [translation.tokens for translation in whole] == [translation.tokens for translation in alone]
-    streamed = translator.stream(LINES * 3, constraints=constraints, window=5)
-    assert [translation.tokens for translation in streamed] == [translation.tokens for translation in whole]
-
-
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
 def test_constraints_of_a_line_change_no_other(beam_size: int, translator: Translator) -> None:
     lines = [line for line in LINES if line] * 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,8 @@ from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.config.section_validation import FieldError
 from dragoman.data.collate import collate
 from dragoman.model.factory import build_model
-from dragoman.model.layers import FeedForward
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.forced_decoding import compute_cross_attentions, score_pairs
+from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 from dragoman.torch_engine.inference_model import as_inference_model
@@ -41,34 +39,6 @@ def make_model(**keys: Any) -> Transformer:
         if model.output_bias is not None:
             model.output_bias.normal_()
     return model
-
-
-# Closed forms of the activations; GELU is x · Φ(x) (Hendrycks and Gimpel 2016), SiLU is x · σ(x).
-ACTIVATIONS = {
-    "relu": lambda x: max(x, 0.0),
-    "silu": lambda x: x / (1 + math.exp(-x)),
-    "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
-}
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_feed_forward_has_the_activation(activation: str) -> None:
-    feed_forward = FeedForward(d_model=1, d_ff=1, dropout=0.0, activation=activation)
-    with torch.no_grad():
-        for linear in (feed_forward.inner, feed_forward.outer):
-            linear.weight.fill_(1.0)
-            linear.bias.fill_(0.0)
-        for x in (-3.0, -0.5, 0.0, 0.7, 4.0):
-            assert float(feed_forward(torch.tensor([[[x]]]))) == pytest.approx(ACTIVATIONS[activation](x), abs=1e-6)
-
-
-@torch.no_grad()
-def test_output_bias_is_added_to_the_logits() -> None:
-    model, plain = make_model(output_bias=True), make_model()
-    plain.load_state_dict({name: tensor for name, tensor in model.state_dict().items() if name != "output_bias"})
-    source, inputs = torch.tensor([[5, 6, END]]), torch.tensor([[START, 7, 8]])
-    assert model.output_bias is not None
-    torch.testing.assert_close(model(source, inputs), plain(source, inputs) + model.output_bias, rtol=0, atol=1e-5)
 
 
 def test_position_offset_of_learned_positions_is_refused() -> None:
@@ -133,21 +103,6 @@ def test_decoder_reads_the_prompt_before_the_output(method: str) -> None:
         assert [*hypothesis.tokens, *([END] if hypothesis.finished else [])] == expected
         # |Y| counts the prompt, as it does in fairseq and in Hugging Face.
         assert hypothesis.score == pytest.approx(total / (len(expected) + len(PROMPT)), abs=1e-4)
-
-
-def test_prompted_beam_of_four_scores_its_output_equally() -> None:
-    model = make_model()
-    config = DecodingConfig(beam_size=4, max_extra_tokens=6)
-    results = generate(BatchSearch(as_inference_model([model]), config, start_id=START, prompt=PROMPT), SOURCES)
-    finished = [index for index, (best, *_) in enumerate(results) if best.finished]
-    assert finished
-    targets = [results[index][0].tokens for index in finished]
-    scored = score_pairs(
-        TorchForcedDecoder(model), [SOURCES[index] for index in finished], targets, config, start_id=START, prompt=PROMPT
-    )
-    for index, hypothesis in zip(finished, scored, strict=True):
-        assert hypothesis.score == pytest.approx(results[index][0].score, abs=1e-4)
-        assert hypothesis.token_log_probs == pytest.approx(results[index][0].token_log_probs, abs=1e-4)
 
 
 def test_prompt_has_no_rows_of_attention() -> None:

@@ -10,16 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
-from dragoman.model.attention import Attention, AttentionImpl, explicit_attention, fused_attention, set_attention_impl
+from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer
-from dragoman.model.masks import causal_mask, padding_mask
 from dragoman.model.transformer import Transformer
 
 PAD = 0
 pytestmark = pytest.mark.usefixtures("one_core")
 
-CPU = torch.device("cpu")
 NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
 
 
@@ -102,42 +100,6 @@ def torch_pair(norm: str) -> tuple[Transformer, nn.Transformer]:
             copy_torch_layer(layer, their_layer)
         copy_layer(stack.norm, their_stack.norm)
     return ours, theirs
-
-
-@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_stacks_equal_torch_transformer(norm: str, attend: AttentionImpl) -> None:
-    ours, theirs = torch_pair(norm)
-    set_attention_impl(ours, attend)
-    generator = torch.Generator().manual_seed(1)
-    source_BSD = torch.randn(3, 7, 32, generator=generator)
-    target_BTD = torch.randn(3, 5, 32, generator=generator)
-    keep_BS = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
-    keep_BT = torch.arange(5) < torch.tensor([5, 3, 2])[:, None]
-    forbidden_TT = torch.ones(5, 5, dtype=torch.bool).triu(diagonal=1)
-
-    memory_BSD = source_BSD
-    for layer in ours.encoder.layers:
-        memory_BSD = layer(memory_BSD, padding_mask(keep_BS))
-    memory_BSD = ours.encoder.norm(memory_BSD)
-    their_memory = theirs.encoder(source_BSD, src_key_padding_mask=~keep_BS)
-    assert_equal(memory_BSD[keep_BS], their_memory[keep_BS])
-
-    x_BTD = target_BTD
-    for layer in ours.decoder.layers:
-        assert isinstance(layer, DecoderLayer)
-        memory = layer.cross_attention.project_kv(memory_BSD)
-        x_BTD, _ = layer(x_BTD, None, memory, causal_mask(5, 5, device=CPU), padding_mask(keep_BS))
-    x_BTD = ours.decoder.norm(x_BTD)
-    their_x = theirs(
-        source_BSD,
-        target_BTD,
-        tgt_mask=forbidden_TT,
-        src_key_padding_mask=~keep_BS,
-        tgt_key_padding_mask=~keep_BT,
-        memory_key_padding_mask=~keep_BS,
-    )
-    assert_equal(x_BTD[keep_BT], their_x[keep_BT])
 
 
 def embed(table_VD: Tensor, ids_BT: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from dragoman.cli.main import cli
 from dragoman.config import Recipe
 from dragoman.errors import DragomanError, RunError
 from dragoman.evaluation.bootstrap import compare_resampled, paired_bootstrap, resample
-from dragoman.evaluation.metrics import paper_bleu
 from dragoman.paper.results_table import build_rows, format_markdown
 from dragoman.tasks.translation import score_translations
 from dragoman.training.report import TRANSLATIONS_FILE
@@ -184,24 +183,8 @@ def test_german_has_paper_bleu(subtests: pytest.Subtests, tiny: MakeRecipe, tmp_
                 assert scores["bleu"].value != pytest.approx(expected, abs=1)
 
 
-def test_compounds_are_split_only_in_german(tiny: MakeRecipe, tmp_path: Path) -> None:
-    lines, references = ["c'est-à-dire un porte-clés"], ["c'est-à-dire deux porte-clés ici"]
-    assert "paper_bleu" not in score_translations(lines, references, recipe_of(tiny, tmp_path, "fr", tokenized=True).task)
-    assert paper_bleu(lines, [references], "fr").name == "Moses BLEU"
-    assert "compounds" not in paper_bleu(lines, [references], "fr", tokenized=True).signature
-
-
 def test_paper_bleu_is_left_out_without_sacremoses(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a run does not fail without the extra. `table2 --score` and `evaluate` name what is missing."""
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     assert "paper_bleu" not in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenized=False).task)
     assert "paper_bleu" in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenized=True).task)
-
-
-def test_report_and_table_2_have_both_bleus(trained: Path) -> None:
-    report = json.loads((trained / "report.json").read_text())
-    assert "compounds:split" in report["signatures"]["paper_bleu"]
-    result = CliRunner().invoke(cli, ["paper", "table2", str(trained), "--json"])
-    (cost,) = json.loads(result.stdout)["runs"]
-    assert (cost["bleu"], cost["paper_bleu"]) == (report["bleu"], report["paper_bleu"])
-    assert cost["paper_bleu_signature"] == report["signatures"]["paper_bleu"]

@@ -164,19 +164,6 @@ def test_command_prints_the_table_and_resumes(recipe_file: Path, tmp_path: Path)
     assert changed == {folder / "moe-seed2" / "report.json"}
 
 
-@pytest.mark.slow
-def test_outputs_of_other_bundles_are_replaced(recipe_file: Path, tmp_path: Path) -> None:
-    small_table(recipe_file, tmp_path / "runs", seeds=2)
-    path = tmp_path / "runs" / "gnmt-outputs.json"
-    outputs = json.loads(path.read_text(encoding="utf-8"))
-    for damaged in (json.dumps({**outputs, "origin": {}}), "{", "[]"):
-        path.write_text(damaged, encoding="utf-8")
-        small_table(recipe_file, tmp_path / "runs", seeds=2)
-        renewed = json.loads(path.read_text(encoding="utf-8"))
-        assert renewed["origin"] == outputs["origin"]
-        assert renewed["ensemble"]["translations"] == outputs["ensemble"]["translations"]
-
-
 @pytest.mark.parametrize(
     ("exit_code", "error", "message"), [(1, RunError, "error printed above"), (-9, WorkerLostError, "killed")]
 )
@@ -205,13 +192,6 @@ def test_input_that_cannot_be_used_is_one_line(recipe_file: Path, tmp_path: Path
     assert "--steps is for --run" in refusal(folder, "--steps", 1)
     assert "give the folders of finished runs, or --run" in refusal()
     assert not folder.exists()
-
-
-@pytest.mark.slow
-def test_folder_of_another_budget_is_an_error(recipe_file: Path, tmp_path: Path) -> None:
-    small_table(recipe_file, tmp_path / "runs")
-    with pytest.raises(RunError, match=r"transformer-seed1: has another recipe: training\.\S+ was [^\n]*--folder$"):
-        small_table(recipe_file, tmp_path / "runs", steps=50)
 
 
 def test_corpus_of_table_2_is_checked_before_training(recipe_file: Path, tmp_path: Path) -> None:

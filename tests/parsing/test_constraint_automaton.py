@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
@@ -116,50 +115,6 @@ def test_no_output_exceeds_max_tokens(name: LinearizationName) -> None:
         assert enumerate_outputs(name, 3, max_tokens, **limits) == expected
     with pytest.raises(ValueError, match=f"max_tokens = {min_tokens - 1}: a tree over 3 words needs {min_tokens}"):
         make_allowed_tokens_fn(name, [3], [min_tokens - 1])
-
-
-@pytest.mark.parametrize("name", LINEARIZATION_NAMES)
-def test_random_beam_ends_in_trees(name: LinearizationName) -> None:
-    """Decode a random beam of several sentences with reordering and small token limits."""
-    rng = random.Random(7)
-    lengths = [rng.choice([0, 1, 2, 6]) for _ in range(60)]
-    max_tokens = [ConstraintAutomaton.min_tokens(length) + rng.choice([0, 1, 2, 40]) for length in lengths]
-    allowed_tokens_fn = make_allowed_tokens_fn(name, lengths, max_tokens, max_depth=5, max_consecutive_opens=3)
-    sentences, outputs_NT = list(range(60)), np.zeros((60, 0), np.int64)
-    for _ in range(max(max_tokens)):
-        rows = [rng.randrange(60) if rng.random() < 0.1 else row for row in range(60)]
-        sentences, outputs_NT = [sentences[row] for row in rows], outputs_NT[rows]
-        allowed_NV = allowed_tokens_fn(outputs_NT, np.array(sentences))
-        tokens = [rng.choice(np.flatnonzero(allowed_V).tolist()) for allowed_V in allowed_NV]
-        outputs_NT = np.concatenate([outputs_NT, np.array(tokens)[:, None]], axis=1)
-    vocabulary, tree_format = [*SPECIAL, *TOKENS[name]], linearization(name, constituents=["NP"])
-    for output, sentence in zip(outputs_NT.tolist(), sentences, strict=True):
-        output_tokens = [vocabulary[token] for token in output[: output.index(END)]]
-        assert set(output[len(output_tokens) :]) == {END}
-        assert len(output_tokens) < max_tokens[sentence]
-        if lengths[sentence]:
-            assert_well_formed(tree_format, output_tokens, lengths[sentence])
-        else:
-            assert output_tokens == []
-
-
-def test_allowed_tokens_of_each_step() -> None:
-    allowed_tokens_fn = make_allowed_tokens_fn("typed", [2], [99], max_depth=2)
-    vocabulary = np.array([*SPECIAL, *TOKENS["typed"]])
-    output: list[int] = []
-    for allowed, token in (
-        ("(S (NP", "(S"),
-        ("(S (NP XX", "(NP"),
-        ("XX", "XX"),
-        (")NP XX", "XX"),
-        (")NP", ")NP"),
-        (")S", ")S"),
-        ("</s>", "</s>"),
-        ("</s>", "</s>"),
-    ):
-        allowed_1V = allowed_tokens_fn(np.array([output], np.int64), np.array([0]))
-        assert set(vocabulary[allowed_1V[0]]) == set(allowed.split()), token
-        output.append(vocabulary.tolist().index(token))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from dragoman.parsing.trees.repair import repair_tree
 from dragoman.parsing.trees.tree import get_leaves, get_spans, get_words
 from expected_errors import raises_code
 from random_parsers import parser_bundle
-from tree_automaton import OPEN, find_allowed_tokens
+from tree_automaton import find_allowed_tokens
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -164,23 +164,6 @@ def test_single_row_has_the_same_masks(subtests: pytest.Subtests, arrays: Arrays
                         output_ids.append(int(rng.choice(np.flatnonzero(allowed_NV[0]))))
 
 
-def test_dead_rows_do_not_change_other_masks(subtests: pytest.Subtests, arrays: Arrays) -> None:
-    """Rows with score -inf may have any output; the masks of the other rows do not change."""
-    for name in LINEARIZATION_NAMES:
-        with subtests.test(name=name):
-            for seed in range(20):
-                rng = random.Random(seed)
-                automaton = make_automaton(name, rng)
-                lengths, limits = make_sentences(rng)
-                allowed_tokens_fn = TreeConstraint(automaton, arrays).build_allowed_tokens_fn(lengths, limits)
-                size = len(automaton.kind_V)
-                dead_T = [rng.randrange(size) for _ in range(9)]
-                alive = [next(token for token in range(size) if automaton.kind_V[token] == OPEN)]
-                allowed_NV = arrays.to_numpy(allowed_tokens_fn(arrays.asarray([alive, dead_T[:1]]), arrays.asarray([0, 1])))
-                np.testing.assert_array_equal(allowed_NV[0], find_allowed_tokens(automaton, alive, lengths[0], limits[0]))
-                assert allowed_tokens_fn(arrays.asarray([dead_T]), arrays.asarray([4])).shape == (1, size)
-
-
 def test_limit_too_small_for_a_tree_raises() -> None:
     automaton = make_automaton("typed", random.Random(1))
     with pytest.raises(ValueError, match="max_tokens = 6: a tree over 4 words needs 7"):
@@ -224,13 +207,6 @@ def test_text_words_and_streams_give_equal_parses(parser: Parser) -> None:
     assert_alike(list(parser.stream(iter(ODD), window=2)), listed)
     assert_alike([parser.parse(ODD[2])], listed[2:3])
     assert parser.parse("It doesn't work.", tokenize="ptb").words == ("It", "does", "n't", "work", ".")
-
-
-def test_sampled_parse_depends_on_its_index(parser: Parser) -> None:
-    lines = ["the cat sat", "dogs and cats", "Not now"] * 2
-    whole = parser.parse(lines, method="sample", seed=3)
-    assert_alike(list(parser.stream(lines, window=4, method="sample", seed=3)), whole)
-    assert whole[0].brackets != whole[3].brackets
 
 
 def test_parse_keeps_the_tags_of_the_caller(parser: Parser, tmp_path: Path) -> None:
@@ -513,74 +489,3 @@ def test_explain_rejects_nbest(bundle: Path, trained: Path) -> None:
     for path in (bundle, trained / "bundle"):
         result = CliRunner().invoke(cli, ["explain", str(path), "the cat", "--json", "nbest=3"])
         assert error_message(result) == "nbest = 3: only the best output is explained; leave nbest out"
-
-
-# Random lines
-
-
-def strange_lines(count: int, seed: int) -> Iterator[str]:
-    """Yield empty lines, one word, 400 words, emoji, brackets as words, unknown scripts, and mixtures."""
-    rng = random.Random(seed)
-    brackets = [
-        "(",
-        ")",
-        "((",
-        "-LRB-",
-        "-RRB-",
-        "[",
-        "]",
-        "{",
-        "(S",
-        ")S",
-        "XX",
-        "()",
-        "(NP",
-        "</s>",
-        "<unk>",
-        "▁",
-        "\\(",
-        "_",
-    ]
-    blocks = [
-        (0x21, 0x7E),
-        (0x600, 0x6FF),
-        (0xE00, 0xE7F),
-        (0x4E00, 0x9FFF),
-        (0x1F300, 0x1FAFF),
-        (0x10300, 0x1034F),
-        (0xE000, 0xE0FF),
-    ]
-    known = ["the", "cat", "sat", "on", "red", "mat", "dogs", "and", "cats", "Not", "now", "."]
-
-    def word(*, is_mostly_known: bool) -> str:
-        kind = 0 if is_mostly_known and rng.random() < 0.9 else rng.randrange(4)
-        if kind < 2:
-            return rng.choice((known, brackets)[kind])
-        low, high = rng.choice(blocks)
-        return "".join(chr(rng.randint(low, high)) for _ in range(rng.randint(1, 5)))
-
-    for number in range(count):
-        length = 400 if number == count // 2 else rng.choice([0, 1, 1, 2, 3, 5, 8])
-        yield rng.choice([" ", "  ", "\t"]).join(word(is_mostly_known=length == 400) for _ in range(length))
-
-
-def fuzzed(tmp_path: Path, count: int) -> int:
-    """Parse this number of lines with every configuration, and return the number of parses."""
-    configurations = [
-        (name, method, pointer) for name in LINEARIZATION_NAMES for method in METHODS for pointer in ("true", "false")
-    ]
-    parsed = 0
-    for number, (name, method, pointer) in enumerate(configurations):
-        parser = opened(parser_bundle(tmp_path / f"{number}", f"model.pointer={pointer}", how=name, seed=number))
-        lines = list(strange_lines(count // len(configurations) + 1, number))
-        for line, parse in zip(lines, parser.parse(lines, method=method, temperature=1.5, max_extra_tokens=8), strict=True):
-            assert parse.status == ("ok" if line.split() else "empty")
-            if line.split():
-                assert_tree(parse, line.split())
-                parsed += 1
-    return parsed
-
-
-@pytest.mark.slow
-def test_ten_thousand_random_lines_are_well_formed(tmp_path: Path) -> None:
-    assert fuzzed(tmp_path, 10_000) > 8000

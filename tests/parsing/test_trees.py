@@ -368,12 +368,6 @@ def test_repair_of_random_tokens_returns_trees() -> None:
         check_random_repair(seed)
 
 
-@pytest.mark.slow
-def test_repair_of_ten_thousand_sequences_returns_trees() -> None:
-    for seed in range(10_000, 20_000):
-        check_random_repair(seed)
-
-
 # --- CRAFT ------------------------------------------------------------------------------------------------------------
 
 

@@ -21,11 +21,9 @@ from dragoman.evaluation.correlation import spearman_correlation
 from dragoman.tasks import confidence as confidence_module
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import (
-    MIN_CALIBRATION_SENTENCES,
     QUANTILE_LEVELS,
     OutputSignals,
     SignalQuantiles,
-    _compute_coverage,
     calibrate,
     compute_signals,
 )
@@ -105,16 +103,6 @@ def test_signals_are_compared_within_similar_lengths() -> None:
     assert quantiles.rank(0.5, 4) == pytest.approx(quantiles.rank(20.0, 90), abs=1e-6) == pytest.approx(0.5, abs=0.01)
 
 
-def test_few_sentences_give_no_calibration() -> None:
-    assert calibrate(EVEN[: MIN_CALIBRATION_SENTENCES - 1]) is None
-
-
-def test_coverage_counts_words_alone() -> None:
-    received_S = np.array([0.5, 3.0, 0.1, 7.0], dtype=np.float32)
-    assert _compute_coverage(received_S, ["▁ab", "c", ".", "</s>"], [9, 8, 7, 3]) == pytest.approx((0.5 + 1.0) / 2)
-    assert _compute_coverage(received_S, [".", "▁", "!", "</s>"], [9, 8, 7, 3]) == 1.0
-
-
 def test_signals_equal_teacher_forcing(translator: Translator) -> None:
     tokenizer, decoder = translator.bundle.tokenizer, TorchForcedDecoder(translator.models[0])
     source, target = tokenizer.encode_source("red one ten"), tokenizer.encode_target("rot eins zehn")
@@ -148,13 +136,6 @@ def test_wrong_translation_has_low_confidence(translator: Translator) -> None:
     assert np.mean([confidence > 0 for confidence in own if confidence is not None]) > 0.9
     assert [translation.confidence for translation in translator.translate(["", "red"])] == [None, None]
     assert translator.translate([""], confidence=True)[0].confidence is None
-
-
-def test_confidence_equals_that_of_forced_output(translator: Translator) -> None:
-    best = translator.translate(["red one ten"], confidence=True, nbest=2, beam_size=2)[0]
-    forced = translator.score(["red one ten"], [best.text], confidence=True)[0]
-    assert best.confidence == pytest.approx(forced.confidence, abs=1e-6)
-    assert best.alternatives[0].confidence is not None
 
 
 def test_calibration_keeps_weights_and_survives_reading(bundle: Path, calibrated: Path, translator: Translator) -> None:

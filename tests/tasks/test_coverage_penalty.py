@@ -47,13 +47,6 @@ def test_hypotheses_are_ranked_by_penalized_score(translator: Translator, beta: 
         assert [item.score for item in ranked] == pytest.approx([compute_score(item, beta) for item in expected], abs=1e-4)
 
 
-def test_strong_penalty_changes_order(translator: Translator) -> None:
-    free = translator.translate(SOURCES, **OPTIONS)  # type: ignore[arg-type]
-    penalized = translator.translate(SOURCES, coverage_penalty=50.0, beam_size=4)
-    assert [item.text for item in free] != [item.text for item in penalized]
-    assert all(not item.alternatives for item in penalized)
-
-
 @pytest.mark.parametrize("options", [{"method": "greedy"}, {"method": "sample"}, {"mbr": "chrf"}])
 def test_penalty_needs_a_beam_of_its_own(translator: Translator, options: dict[str, str]) -> None:
     with raises_code("invalid-recipe"):

@@ -32,10 +32,3 @@ def test_nbest_list_holds_each_text_once(bundle: Path, is_native: bool) -> None:
         assert len(set(texts)) == len(texts)
         assert len(texts) == min(3, len({decode(hypothesis.tokens) for hypothesis in all_hypotheses}))
         assert hypotheses[0].tokens == all_hypotheses[0].tokens
-
-
-def test_alternatives_of_translations_differ(bundle: Path) -> None:
-    translator = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-    for result in translator.translate(["one two three", "ten", "big red seven"], beam_size=12, nbest=12):
-        texts = [result.text, *(alternative.text for alternative in result.alternatives)]
-        assert len(set(texts)) == len(texts)

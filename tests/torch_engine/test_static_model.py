@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import chain, product
+from itertools import chain
 from typing import Any
 from unittest import mock
 
@@ -128,22 +128,6 @@ def _tensors(result: Any) -> list[Tensor]:
 # Searches
 
 
-@pytest.mark.slow
-def test_searches_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
-    for keys, method in [*product(MODEL_KEYS, ["beam"]), (MODEL_KEYS[0], "greedy")]:
-        with subtests.test(keys=keys, method=method):
-            lengths: set[int] = set()
-            for seed in (0, 1):
-                model = make_model(seed, **keys)
-                plain = search(as_inference_model([model]), method=method, nbest=1)
-                assert_same(search(build_static_inference_model(model), method=method, nbest=1), plain)
-                lengths |= {len(nbest[0].tokens) for nbest in plain}
-                if len(lengths) > 2 and max(lengths) >= static_module.MIN_CAPACITY:
-                    break
-            assert len(lengths) > 2
-            assert max(lengths) >= static_module.MIN_CAPACITY
-
-
 @pytest.mark.parametrize("beam", [1, 4])
 def test_batch_does_not_change_sentences(beam: int) -> None:
     inference_model = build_static_inference_model(make_model())
@@ -164,15 +148,6 @@ def test_parallel_searches_are_independent() -> None:
 def test_ensembles_equal_those_of_the_models() -> None:
     models = [make_model(0), make_model(1)]
     assert_same(search(ensemble([build_static_inference_model(model) for model in models])), search(as_inference_model(models)))
-
-
-def test_samples_equal_those_of_the_model() -> None:
-    model = make_model()
-    static, plain = (
-        search(inference_model, method="sample", nbest=3)
-        for inference_model in (build_static_inference_model(model), as_inference_model([model]))
-    )
-    assert_same(static, plain)
 
 
 # Row by row
@@ -211,14 +186,6 @@ def test_rows_can_be_reordered_and_sentences_dropped(keys: dict[str, Any], monke
         (1, 16),
         (1, min(32, static_model.max_positions or 32)),
     ]
-
-
-def test_state_changes_before_the_first_step() -> None:
-    model, source = make_model(), make_sources(5, 2, 3)
-    static_model = StaticTransformer(model)
-    state = static_model.start(source).reorder(torch.tensor([0, 1, 2])).select_sentences(torch.tensor([2, 0]))
-    logits, _ = static_model.step(torch.tensor([START, START]), state)
-    torch.testing.assert_close(logits, model(source[[2, 0]], torch.tensor([[START], [START]]))[:, 0], rtol=0, atol=1e-5)
 
 
 def test_idle_and_old_values_never_spread() -> None:
@@ -350,36 +317,6 @@ def test_recorded_steps_can_be_replayed(keys: dict[str, Any]) -> None:
         assert_same(search(build_static_inference_model(model, record_fn=record)), search(as_inference_model([model])))
     assert sum(recording.num_calls > 10 for recording in recorded) >= 2
     assert all(recording.calls for recording in recorded if recording.num_calls > 2)
-
-
-def test_recording_detects_numbers_from_the_cpu() -> None:
-    total, addend = torch.zeros(1), [1.0]
-    recording = Recording(lambda: (total.add_(addend[0]), None)[1])
-    for addend[0] in (1.0, 2.0, 4.0):
-        recording()
-    assert total.item() == 1.0 + 2.0 + 2.0
-
-
-def test_buffers_keep_their_addresses() -> None:
-    static_model = StaticTransformer(make_model())
-    state, token = static_model.start(make_sources(4, 3)), torch.full((4,), START)
-    _, state = static_model.step(token, state)
-    buffers = get_buffers(state)
-
-    def addresses() -> list[int]:
-        tensors = [value for value in vars(buffers).values() if isinstance(value, Tensor)]
-        kv_tensors = [tensor for kv in (*buffers.self_kv, *buffers.cross_kv) for tensor in kv]
-        return [tensor.data_ptr() for tensor in (*tensors, *kv_tensors)]
-
-    before = addresses()
-    for position in range(8):
-        logits, state = (
-            static_model.step(token, state.reorder(torch.tensor([1, 0, 2, 2])))
-            if position < 5
-            else static_model.step(token, state)
-        )
-        assert addresses() == before
-        assert logits.data_ptr() == buffers.logits_NV.data_ptr()
 
 
 def test_second_call_records_a_graph() -> None:

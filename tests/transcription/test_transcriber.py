@@ -21,7 +21,6 @@ import dragoman
 from capital_letters import make_client
 from dragoman.cli.main import cli
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.documents.subtitles import parse_srt, parse_vtt
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ServerLimits
@@ -160,10 +159,6 @@ def test_load_names_the_class(bundle: Path) -> None:
         dragoman.load(bundle)
 
 
-def test_language_is_detected(transcriber: Transcriber) -> None:
-    assert transcriber.transcribe(make_noise(0.5)).language in transcriber.languages
-
-
 def test_silence_has_no_text(transcriber: Transcriber) -> None:
     transcript = transcriber.transcribe(np.zeros(3 * RATE, np.float32))
     assert (transcript.text, transcript.duration, transcript.language) == ("", 3.0, None)
@@ -205,12 +200,6 @@ def test_subtitles_have_cues() -> None:
         "WEBVTT\n\n00:00:00.000 --> 00:00:01.250\nHello &amp; &lt;b&gt;.\n\n00:00:01.250 --> 00:00:03.000\na -&gt; b\n\n"
         "01:01:01.500 --> 01:01:02.000\nFin.\n"
     )
-
-
-def test_subtitles_are_read_by_the_translator_of_files() -> None:
-    transcript = make_transcript()
-    for document in (parse_srt(transcript.format("srt").encode()), parse_vtt(transcript.format("vtt").encode())):
-        assert len(document.units) == 3
 
 
 def test_text_and_json_have_all_segments() -> None:

@@ -21,7 +21,7 @@ from dragoman.viz.explanation import (
     merge_tokens,
     merge_weights,
 )
-from dragoman.viz.explanation_figures import list_figure_names, render_figures, svg_to_png
+from dragoman.viz.explanation_figures import list_figure_names, render_figures
 from dragoman.viz.html_report import parse_drawing_width
 from dragoman.viz.png import encode_palette_png, interpolate_colors
 from random_explanations import HOSTILE, random_explanation
@@ -198,11 +198,3 @@ def test_line_connects_tokens_with_weight_as_opacity() -> None:
     lines = re.findall(r'class="line h0" stroke-opacity="([\d.]+)" d="M[\d.]+ ([\d.]+)L[\d.]+ ([\d.]+)"', svg)
     drawn_lines = sorted((float(opacity), float(start) + 4.5, float(end) + 4.5) for opacity, start, end in lines)
     assert drawn_lines == [(0.38, y["q"][1], y["k"][2]), (1.0, y["q"][0], y["k"][1])]  # 0.26 in steps of an eighth: 3/8
-
-
-def test_svg_to_png_scales(small: Explanation) -> None:
-    pytest.importorskip("resvg_py", reason="needs resvg-py (the png extra)")
-    svg = render_figures(small)["words"]
-    png = svg_to_png(svg, scale=2)
-    assert png[:8] == b"\x89PNG\r\n\x1a\n"
-    assert int.from_bytes(png[16:20], "big") == pytest.approx(2 * parse_drawing_width(svg), abs=2)

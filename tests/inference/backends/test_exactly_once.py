@@ -128,12 +128,6 @@ def test_each_code_is_exactly_once_in_every_output() -> None:
     assert set(count_wrong_outputs(200, torch.device("cpu"), stride=4).values()) == {0}
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_core")
-def test_each_code_is_exactly_once_in_ten_thousand_segments() -> None:
-    assert set(count_wrong_outputs(10_000, torch.device("cpu")).values()) == {0}
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_each_code_is_exactly_once_on_a_gpu() -> None:

@@ -23,7 +23,6 @@ from dragoman.torch_engine.inference_model import as_inference_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
-NUM_ALONE = 4
 LINES = marian_folders.make_lines(marian_folders.SOURCE_LETTERS, 8, 5)
 # Small embeddings hide the last token, so that outputs do not repeat it.
 SHRINK: Any = {"change_tensors": lambda tensors: tensors["model.shared.weight"].mul_(0.1)}
@@ -84,14 +83,6 @@ def test_float32_tokens_are_equal(subtests: pytest.Subtests, bundle: Bundle) -> 
             )
             assert tokens == expected
             assert len(set(expected)) > 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["greedy", "beam"])
-def test_int8_outputs_are_equal_alone(bundle: Bundle, method: str) -> None:
-    inference_model = build_int8_model(bundle)
-    batched = search(bundle, inference_model, LINES, method=method)[:NUM_ALONE]
-    assert batched == [search(bundle, inference_model, [line], method=method)[0] for line in LINES[:NUM_ALONE]]
 
 
 def test_int8_probabilities_are_those_of_float32(bundle: Bundle) -> None:

@@ -18,7 +18,6 @@ import torch
 from click.testing import CliRunner
 
 import m2m100_folders
-from attention_page_reader import Page, vectors_of
 from dragoman import Translator, convert, load
 from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.cli.main import cli
@@ -26,7 +25,6 @@ from dragoman.config import update_section
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
-from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.errors import DataError, DragomanError, MissingDependencyError, OutputError, RecipeError
 from dragoman.inference.explain.explain_translation import explain
 from dragoman.inference.explain.search_trace import trace_search
@@ -52,13 +50,6 @@ pytestmark = pytest.mark.usefixtures("one_core")
 @pytest.fixture(scope="module")
 def translator(bundle: Path) -> Translator:
     return load(bundle, task="translation", device="cpu", precision="float32")
-
-
-@pytest.mark.slow
-def test_spaces_separate_words(translator: Translator) -> None:
-    explanation = explain(translator, "three red", target="drei rot")
-    assert merge_tokens(explanation.source_tokens, explanation.source_word_ids) == ["three", "red", "</s>"]
-    assert merge_tokens(explanation.output_tokens, explanation.output_word_ids) == ["drei", "rot", "</s>"]
 
 
 # The model's numbers
@@ -94,24 +85,6 @@ def test_alignment_head_is_selected_first(bundle: Path) -> None:
     assert explain(named, "three red").selections["cross"] == HeadSelection(0, (1,))
     assert explain(named, "three red", layer=1).selections["cross"] == HeadSelection(0, (0, 1))
     assert explain(named, "three red").selections["encoder"] == HeadSelection(0, (0, 1))
-
-
-@pytest.mark.parametrize("kind", ATTENTION_KINDS)
-def test_vectors_of_a_head_give_its_weights(translator: Translator, kind: AttentionKind) -> None:
-    """Compute equation 1 with its mask in float64, from the page's own 16-bit vectors."""
-    explanation = explain(translator, "three red five")
-    page, heads = Page(render_attention_page(explanation)), explanation.heads(kind)
-    layers, count, rows, columns = heads.shape
-    for layer in range(layers):
-        for head in range(count):
-            query, key, _ = vectors_of(page, heads, f"{kind}.{layer}.{head}")
-            scores = query @ key.T / np.sqrt(query.shape[1])
-            hidden = np.triu(np.ones((rows, columns), dtype=bool), 1) if kind == "decoder" else np.zeros((rows, columns), bool)
-            powers = np.where(hidden, 0.0, np.exp(scores - scores.max()))
-            assert np.abs(powers / powers.sum(1, keepdims=True) - heads.weights_LHTS[layer, head]).max() < 1 / 255
-            assert all(
-                explanation.is_visible(kind, row, column) != hidden[row, column] for row, column in np.ndindex(rows, columns)
-            )
 
 
 @pytest.mark.parametrize(
@@ -255,33 +228,6 @@ def test_search_after_a_language_token_finds_the_translation(multilingual: Trans
     assert log_probs == pytest.approx(translation.token_log_probs, abs=1e-4)
     best_score = next(node.score for node in reversed(explanation.beam) if node.is_best)
     assert best_score == pytest.approx(translation.score if translation.status == "ok" else sum(log_probs), rel=1e-4)
-
-
-def test_forced_output_after_a_language_token_has_its_score(multilingual: Translator) -> None:
-    explanation = explain(multilingual, "abc lk", target="nop qrs")
-    (scored,) = multilingual.score(["abc lk"], ["nop qrs"])
-    log_probs = [prediction.output.log_prob for prediction in explanation.predictions]
-    assert log_probs == pytest.approx(scored.token_log_probs, abs=1e-4)
-
-
-def test_language_token_is_no_aligned_word(multilingual: Translator) -> None:
-    """Compare with the weights over the pieces behind the language token. Each letter may be a piece of its own."""
-    lines = ["abc lk", "a b c d e f g h"]
-    for line, translation in zip(lines, multilingual.translate(lines, attention=True, max_extra_tokens=4), strict=True):
-        assert translation.attention is not None
-        assert len(translation.attention[0]) == len(translation.source_tokens)
-        numbers = [-1, *get_word_numbers(translation.source_tokens[1:-1]), -1]
-        rows = np.array(translation.attention[: len(translation.tokens)])
-        expected = []
-        for target_word in dict.fromkeys(get_word_numbers(translation.tokens)):
-            weights = rows[np.array(get_word_numbers(translation.tokens)) == target_word].sum(0)
-            by_word = {number: sum(weights[np.array(numbers) == number]) for number in numbers}
-            special = by_word.pop(-1)
-            source_word = max(by_word, key=by_word.__getitem__)
-            expected += [(source_word, target_word)] if by_word[source_word] > special else []
-        assert list(translation.alignment or ()) == expected
-        (links,) = multilingual.align([line], [translation.text])
-        assert all(source_word < len(line.split()) for source_word, _ in links)
 
 
 def test_sampled_translation_has_no_beam(translator: Translator) -> None:

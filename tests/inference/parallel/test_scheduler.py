@@ -25,7 +25,6 @@ from dragoman.inference.parallel.messages import encode_request, is_serializable
 from dragoman.inference.parallel.scheduler import TRIALS, BatchScheduler, SharedQueue, WorkerLayout, list_worker_counts
 from dragoman.inference.translator import Translator
 from dragoman.runtime.autotuner import get_cache_path, get_machine_key, get_measurement, put_measurement
-from dragoman.runtime.thread_count import get_num_threads
 from dragoman.tasks.generation import BatchSearch, GenerationJob
 from expected_errors import raises_code
 from tiny_runs import WORDS
@@ -80,15 +79,6 @@ def test_map_starts_few_items_ahead() -> None:
     results = WorkerLayout(2, 1).map(lambda number: number, endless())
     assert [next(results) for _ in range(10)] == list(range(10))
     assert len(started) <= 10 + 2 * 2
-
-
-def test_each_worker_has_its_own_threads() -> None:
-    torch = pytest.importorskip("torch")
-    before = torch.get_num_threads()
-    results = set(WorkerLayout(2, 1).map(lambda _: (torch.get_num_threads(), threading.current_thread().name), range(8)))
-    assert {threads for threads, _ in results} == {1}
-    assert torch.get_num_threads() == before
-    assert all(name.startswith("batch") for _, name in results)
 
 
 def test_later_threads_keep_the_number_of_threads() -> None:
@@ -265,9 +255,3 @@ def test_unavailable_device_raises_error(device: str, precision: str, message: s
 def test_validate_count_rejects_impossible_counts(count: Any) -> None:
     with raises_code("invalid-thread-count", f"intra_threads: {count!r}", "from 1 to 1024"):
         validate_count("intra_threads", count)
-
-
-def test_machine_key_has_torch_and_cores() -> None:
-    torch = pytest.importorskip("torch")
-    assert torch.__version__ in get_machine_key()
-    assert f"{get_num_threads()} cores" in get_machine_key()

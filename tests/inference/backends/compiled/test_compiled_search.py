@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, combinations, product
+from itertools import chain, combinations
 from multiprocessing import get_context
 from signal import SIGINT, default_int_handler, pthread_kill, signal
 from threading import Event, Lock, Thread, Timer, main_thread
 from typing import Any
 from unittest import mock
-from weakref import ref
 
 import numpy as np
 import pytest
@@ -43,13 +41,11 @@ from dragoman.inference.backends.compiled.threads import (
     Canceled,
     WorkerPool,
     WorkerThread,
-    get_thread_limit,
     limit_threads,
     run_all,
 )
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.runtime.autotuner import get_measurement
-from dragoman.runtime.thread_count import get_num_threads
 
 pytestmark = pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
 
@@ -151,22 +147,16 @@ RULES: dict[str, DecodingConstraints] = {
 }
 
 
-# In the fast tier, each rule meets two models or three, and each search one or three.
-FAST_SEARCHES = {
+# Each rule meets two searches, each search one rule or all, and the models take turns.
+CASES = [
     (search, rule, (number // 3 + rule_number) % 3)
     for number, search in enumerate(SEARCHES)
     for rule_number, rule in enumerate(RULES)
     if search in ("greedy", "whole beam") or rule == "repetition window"
-} | {(search, "repetition window", model) for search in ("greedy", "beam", "whole beam") for model in range(3)}
+]
 
 
-@pytest.mark.parametrize(
-    ("search_name", "rule", "model"),
-    [
-        pytest.param(*case, marks=[] if case in FAST_SEARCHES else pytest.mark.slow)
-        for case in product(SEARCHES, RULES, range(3))
-    ],
-)
+@pytest.mark.parametrize(("search_name", "rule", "model"), CASES)
 def test_compiled_search_equals_python(inference_models: list[InferenceModel], search_name: str, rule: str, model: int) -> None:
     compiled, plain = search_both_ways(inference_models[model], RULES[rule], **SEARCHES[search_name])
     assert compiled == plain
@@ -262,24 +252,6 @@ def test_suppressed_tokens_of_each_logit_block_do_not_occur() -> None:
     assert used.isdisjoint(token for hypotheses in compiled for token in hypotheses[0].tokens)
 
 
-def test_python_searches_with_constraints(inference_models: list[InferenceModel]) -> None:
-    compiled, plain = search_both_ways(
-        inference_models[1], NO_DECODING_CONSTRAINTS, [SentenceConstraints(prefix=(7, 8))] * SOURCES, method="beam"
-    )
-    assert compiled == plain
-    assert all(hypotheses[0].tokens[:2] == (7, 8) for hypotheses in compiled)
-
-
-@pytest.mark.parametrize("method", ["greedy", "beam"])
-def test_batch_does_not_change_sentences(inference_models: list[InferenceModel], method: Any) -> None:
-    config = DecodingConfig(method=method, max_extra_tokens=12)
-    batched = generate(BatchSearch(inference_models[1], config, start_id=START_ID), make_sources())
-    alone = [
-        generate(BatchSearch(inference_models[1], config, start_id=START_ID), [source])[0] for source in make_sources()[:12]
-    ]
-    assert batched[:12] == alone
-
-
 def make_job(
     inference_model: InferenceModel,
     *constraints: SentenceConstraints,
@@ -339,30 +311,6 @@ def with_search(inference_model: InferenceModel, **fields: Any) -> InferenceMode
     """Return the model with other fields of its native search."""
     search: Any = inference_model.native_search
     return replace(inference_model, native_search=replace(search, **fields))
-
-
-class LentWorkers(WorkerPool):
-    """Pool that notes what searches ask for, and lends nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(num_cores=1)
-        self.requests: list[int] = []
-
-    def borrow(self, max_workers: int) -> Any:
-        self.requests.append(max_workers)
-        return super().borrow(max_workers)
-
-
-@pytest.mark.parametrize(("count", "threads", "max_workers"), [(2, 1, 0), (1, 3, 2), (2, 2, 1)])
-def test_searches_borrow_the_workers_of_their_share(
-    inference_models: list[InferenceModel], count: int, threads: int, max_workers: int
-) -> None:
-    pool = LentWorkers()
-    batches = [range(SOURCES)] * 2
-    expected = [make_job(inference_models[1], method="greedy")(batch) for batch in batches]
-    job = make_job(with_search(inference_models[1], pool=pool), method="greedy")
-    assert list(BatchScheduler(count, threads, "layout").map(job, batches)) == expected
-    assert pool.requests == [max_workers] * len(batches)
 
 
 class ThreeThreadModel:
@@ -470,19 +418,6 @@ def test_busy_workers_are_not_lent_again() -> None:
     may_end.set()
 
 
-class _Result:
-    """Result of a task."""
-
-
-def test_idle_workers_release_their_results() -> None:
-    with WorkerPool(2).borrow(1) as workers:
-        results = run_all([_Result, _Result], workers, lambda: None)
-    result_ref = ref(results[1])
-    del results
-    gc.collect()
-    assert result_ref() is None
-
-
 def test_borrowed_workers_are_not_lent_again() -> None:
     pool = WorkerPool(4)
     with pool.borrow(2) as first, pool.borrow(2) as second, pool.borrow(1) as third:
@@ -503,12 +438,6 @@ def test_search_runs_without_new_threads(monkeypatch: pytest.MonkeyPatch) -> Non
             assert not set(first) & set(second)
     with pool.borrow(30) as all_workers:
         assert set(all_workers) == {*first, *second}
-
-
-def test_limit_threads_sets_the_limit() -> None:
-    assert get_thread_limit() == get_num_threads()
-    with limit_threads(7):
-        assert get_thread_limit() == 7
 
 
 def test_first_error_is_raised() -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -113,49 +112,6 @@ def test_instruction_sets_agree(isa: InstructionSet, tmp_path: Path) -> None:
         exact_logits = expected[name.replace("int8", "float32")]
         error, best_error = (np.std(logits[name] - exact_logits) for logits in (results, expected))
         assert 0 < best_error < error < 127 / 31.5 * best_error, name
-
-
-PACK_SCRIPT = """
-import sys
-import numpy as np
-from dragoman.inference.backends.compiled.entry_points import KERNEL_TYPE, flatten
-from dragoman.inference.backends.compiled.kernel_files import load_library
-
-weights, panel = np.zeros((16, 64), np.float32), np.zeros(16 * 64, np.int8)
-weights[:, 0] = 1.0
-scale, compensation = np.zeros(16, np.float32), np.zeros(16, np.int32)
-addresses = panel.ctypes.data, scale.ctypes.data, compensation.ctypes.data
-words = flatten((weights.ctypes.data, 0, 0, 16, 64, *addresses, 1))
-KERNEL_TYPE(("pack_weights", load_library(sys.argv[1])))(words.buffer_info()[0])
-print(compensation.sum())
-"""
-
-
-@needs_avx2
-@needs_qemu
-@pytest.mark.slow
-@pytest.mark.skipif(not AVX512_VNNI.features <= get_cpu_features(), reason="the processor lacks AVX-512")
-def test_avx512_ends_the_emulated_process(tmp_path: Path) -> None:
-    """Otherwise a run of the emulator would not show that kernels lack AVX-512."""
-    # One weight of each output is not 0. AVX2 leaves room for the rounding of the other weights of its lane.
-    for isa, returncode, sums in ((AVX2, 0, 16 * 126), (AVX512_VNNI, -signal.SIGILL, 16 * 127)):
-        native = run_program(["-c", PACK_SCRIPT, isa.name], None, tmp_path)
-        assert (native.returncode, native.stdout.splitlines()) == (0, [str(sums)]), native.stderr
-        emulated = run_program(["-c", PACK_SCRIPT, isa.name], None, tmp_path, emulator=HASWELL)
-        assert emulated.returncode == returncode, emulated.stderr
-        assert emulated.stdout.splitlines() == (native.stdout.splitlines() if returncode == 0 else [])
-
-
-@needs_avx2
-@needs_qemu
-@pytest.mark.slow
-def test_processor_below_avx2_has_no_kernels(tmp_path: Path) -> None:
-    """The emulated processor of 2011 has AVX, and neither AVX2 nor FMA."""
-    script = (
-        "from dragoman.inference.backends.compiled import backend; print(backend.CompiledBackend().check_machine('').reason)"
-    )
-    result = run_program(["-c", script], None, tmp_path, emulator=[str(QEMU), "-cpu", "SandyBridge"])
-    assert result.stdout.splitlines() == ["the processor has neither AVX2 nor NEON with dot products"], result.stderr
 
 
 TRANSLATE_SCRIPT = """
