@@ -17,6 +17,7 @@ import dragoman.conversion.converter
 from dragoman.bundle import load_bundle
 from dragoman.errors import DragomanError
 from dragoman.io.safetensors import TensorStream
+from expected_errors import raises_code
 
 MAX_PEAK, MAX_RESIDENT_GROWTH = 32 * 2**20, 64 * 2**20
 """Most bytes that a conversion of a folder of less than 1 MiB allocates, and by which the process grows in 300 of them."""
@@ -50,6 +51,14 @@ def consume_bundle(path: Path, *, weights: Mapping[str, TensorStream], **_: Any)
     for stream in weights.values():
         for _chunk in stream.iter_chunks():
             stream.release()
+
+
+def check_refusal(source: Path, code: str, *names: str) -> None:
+    """Check that a conversion ends with an error of one line that names the source and these names, and without output."""
+    output = source.with_name(f"{source.name}-refused")
+    with raises_code(code, str(source), *names):
+        dragoman.convert(source, output)
+    assert not output.exists()
 
 
 def converts_or_raises(source: Path, output: Path, *, is_written: bool) -> bool:

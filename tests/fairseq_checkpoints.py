@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reference_transformer import StackNames, make_stack, run_stack, sinusoids
+
 D_MODEL, D_FF, NUM_HEADS = 32, 48, 4
 LAYERS = {"encoder": 2, "decoder": 3}
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 PADDING = 1
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
+STACKS = {
+    "encoder": StackNames(
+        "encoder.layers.{}", PROJECTIONS, ("self_attn",), (NORMS[0], NORMS[2]), ("fc1", "fc2"), "encoder.layer_norm"
+    ),
+    "decoder": StackNames(
+        "decoder.layers.{}", PROJECTIONS, ("self_attn", "encoder_attn"), NORMS, ("fc1", "fc2"), "decoder.layer_norm"
+    ),
+}
 
 
 @lru_cache
@@ -70,22 +81,14 @@ def make_state(args: dict[str, Any], source_size: int, target_size: int) -> dict
             state[f"{stack}.embed_positions.weight"] = noise(64 + PADDING + 1, D_MODEL)
         else:
             state[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
-        norms = ["self_attn_layer_norm", "final_layer_norm"]
-        attentions = ["self_attn"]
-        if stack == "decoder":
-            norms, attentions = [*norms, "encoder_attn_layer_norm"], [*attentions, "encoder_attn"]
-        for layer in range(LAYERS[stack]):
-            prefix = f"{stack}.layers.{layer}"
-            for attention in attentions:
-                for projection in ("k_proj", "v_proj", "q_proj", "out_proj"):
-                    state[f"{prefix}.{attention}.{projection}.weight"] = noise(D_MODEL, D_MODEL)
-                    state[f"{prefix}.{attention}.{projection}.bias"] = noise(D_MODEL)
-            for name, shape in (("fc1", (D_FF, D_MODEL)), ("fc2", (D_MODEL, D_FF))):
-                state[f"{prefix}.{name}.weight"], state[f"{prefix}.{name}.bias"] = noise(*shape), noise(shape[0])
-            for norm in norms:
-                state[f"{prefix}.{norm}.weight"], state[f"{prefix}.{norm}.bias"] = 1 + noise(D_MODEL), noise(D_MODEL)
-        if args["encoder_normalize_before"]:
-            state[f"{stack}.layer_norm.weight"], state[f"{stack}.layer_norm.bias"] = 1 + noise(D_MODEL), noise(D_MODEL)
+        state |= make_stack(
+            STACKS[stack],
+            noise,
+            num_layers=LAYERS[stack],
+            d_model=D_MODEL,
+            d_ff=D_FF,
+            has_final_norm=args["encoder_normalize_before"],
+        )
     if args["share_all_embeddings"]:
         state["encoder.embed_tokens.weight"] = state["decoder.embed_tokens.weight"]
     is_tied = args["share_all_embeddings"] or args["share_decoder_input_output_embed"]
@@ -157,52 +160,23 @@ def write_folder(
 
 def compute_logits(state: dict[str, Tensor], args: dict[str, Any], source_BS: Tensor, inputs_BT: Tensor) -> Tensor:
     """Return the logits of fairseq's transformer, from nn.functional alone. The source has no padding. → (B, T, V)"""
-    memory_BSD = run_stack(state, args, "encoder", source_BS, None)
-    outputs_BTD = run_stack(state, args, "decoder", inputs_BT, memory_BSD)
-    return outputs_BTD @ state["decoder.output_projection.weight"].T
-
-
-def run_stack(state: dict[str, Tensor], args: dict[str, Any], stack: str, ids_BT: Tensor, memory: Tensor | None) -> Tensor:
-    """Return the outputs of the encoder or the decoder."""
-    is_pre = args["encoder_normalize_before"]
-    activations: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
-    act = activations[args["activation_fn"]]
-    scale = 1.0 if args["no_scale_embedding"] else math.sqrt(D_MODEL)
-    x = scale * F.embedding(ids_BT, state[f"{stack}.embed_tokens.weight"])
-    positions = torch.arange(ids_BT.shape[1]) + PADDING + 1
-    if args["encoder_learned_pos"]:
-        x = x + state[f"{stack}.embed_positions.weight"][positions]
-    else:
-        half = D_MODEL // 2
-        angles = positions[:, None].double() * torch.exp(torch.arange(half).double() * -(math.log(10000) / (half - 1)))
-        x = x + torch.cat([angles.sin(), angles.cos()], dim=1).float()
-    for layer in range(LAYERS[stack]):
-        prefix = f"{stack}.layers.{layer}"
-
-        def norm(x: Tensor, name: str, prefix: str = prefix) -> Tensor:
-            return F.layer_norm(x, (D_MODEL,), state[f"{prefix}.{name}.weight"], state[f"{prefix}.{name}.bias"])
-
-        def linear(x: Tensor, name: str, prefix: str = prefix) -> Tensor:
-            return F.linear(x, state[f"{prefix}.{name}.weight"], state[f"{prefix}.{name}.bias"])
-
-        def attend(x: Tensor, keys: Tensor, name: str, *, causal: bool) -> Tensor:
-            heads = [
-                linear(values, f"{name}.{projection}_proj").view(*values.shape[:2], NUM_HEADS, -1).transpose(1, 2)
-                for projection, values in (("q", x), ("k", keys), ("v", keys))
-            ]
-            context = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=causal)
-            return linear(context.transpose(1, 2).flatten(2), f"{name}.out_proj")
-
-        y = norm(x, "self_attn_layer_norm") if is_pre else x
-        x = x + attend(y, y, "self_attn", causal=stack == "decoder")
-        x = x if is_pre else norm(x, "self_attn_layer_norm")
-        if memory is not None:
-            y = norm(x, "encoder_attn_layer_norm") if is_pre else x
-            x = x + attend(y, memory, "encoder_attn", causal=False)
-            x = x if is_pre else norm(x, "encoder_attn_layer_norm")
-        y = norm(x, "final_layer_norm") if is_pre else x
-        x = x + linear(act(linear(y, "fc1")), "fc2")
-        x = x if is_pre else norm(x, "final_layer_norm")
-    if f"{stack}.layer_norm.weight" in state:
-        x = F.layer_norm(x, (D_MODEL,), state[f"{stack}.layer_norm.weight"], state[f"{stack}.layer_norm.bias"])
-    return x
+    memory = None
+    for (stack, names), ids in zip(STACKS.items(), (source_BS, inputs_BT), strict=True):
+        scale = 1.0 if args["no_scale_embedding"] else math.sqrt(D_MODEL)
+        rows = slice(PADDING + 1, PADDING + 1 + ids.shape[1])
+        positions = state.get(f"{stack}.embed_positions.weight")
+        if positions is None:
+            positions = sinusoids(rows.stop, D_MODEL, is_interleaved=False)
+        memory = run_stack(
+            state,
+            names,
+            scale * F.embedding(ids, state[f"{stack}.embed_tokens.weight"]) + positions[rows],
+            memory,
+            num_layers=LAYERS[stack],
+            num_heads=NUM_HEADS,
+            is_pre_norm=args["encoder_normalize_before"],
+            activation=args["activation_fn"],
+            epsilon=1e-5,
+        )
+    assert memory is not None
+    return memory @ state["decoder.output_projection.weight"].T

@@ -21,6 +21,11 @@ SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"num_beams": 4, "early_stopping": False, "length_penalty": 1.0},
         {"method": "beam", "beam_size": 4, "early_stopping": "heuristic", "length_penalty": "power", "alpha": 1.0},
     ),
+    "beam full": ({"num_beams": 4, "early_stopping": True}, {"method": "beam", "beam_size": 4, "early_stopping": "beam_full"}),
+    "no length penalty": (
+        {"num_beams": 4, "early_stopping": False, "length_penalty": 0.0},
+        {"method": "beam", "beam_size": 4, "early_stopping": "heuristic", "alpha": 0.0},
+    ),
 }
 """Options of `generate` of transformers, and those of dragoman."""
 
@@ -34,6 +39,7 @@ class Peer:
     silent_ids: ids that no output of dragoman contains
     prompt: ids that the decoder reads after its start token
     options: options of each translation
+    start_id: id with which the decoder of the source starts
     """
 
     model: Any
@@ -44,6 +50,7 @@ class Peer:
     silent_ids: list[int]
     prompt: list[int] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
+    start_id: int = 2
 
     @torch.no_grad()
     def generate(self, lines: Sequence[str], options: dict[str, Any]) -> list[list[int] | None]:
@@ -114,7 +121,7 @@ class Peer:
         for line in lines:
             source = torch.tensor([self.encode(line)])
             targets = torch.randint(4, len(target_ids), (1, 12), generator=chance)
-            inputs = torch.cat([torch.tensor([[2, *self.prompt]]), targets], dim=1)
+            inputs = torch.cat([torch.tensor([[self.start_id, *self.prompt]]), targets], dim=1)
             expected = self._compute_logits(source, inputs) if forward is None else forward(source, inputs)
             logits = self.translator.bundle.model(source_ids[source], target_ids[inputs])
             logits, is_excluded = logits[:, :, target_ids], expected == -torch.inf

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reference_transformer import StackNames, run_stack, sinusoids
+from reference_transformer import StackNames, make_stack, run_stack, sinusoids
 
 D_MODEL, D_FF, NUM_HEADS, NUM_POSITIONS = 32, 48, 4, 64
 LAYERS = {"encoder": 2, "decoder": 3}
@@ -90,18 +90,8 @@ def make_state(config: Mapping[str, Any], source_size: int, target_size: int) ->
     if model["tied_embeddings"]:
         state["trg_embed.lut.weight"] = state["src_embed.lut.weight"]
     for stack, names in STACKS.items():
-        norms = [f"{stack}.layer_norm"] if model["encoder"]["layer_norm"] == "pre" else []
-        for number in range(LAYERS[stack]):
-            layer = names.layer.format(number)
-            linears = {
-                f"{layer}.{attention}.{part}": (D_MODEL, D_MODEL) for attention in names.attentions for part in PROJECTIONS
-            }
-            linears |= {f"{layer}.{LINEARS[0]}": (D_FF, D_MODEL), f"{layer}.{LINEARS[1]}": (D_MODEL, D_FF)}
-            for name, shape in linears.items():
-                state[f"{name}.weight"], state[f"{name}.bias"] = noise(*shape), noise(shape[0])
-            norms += [f"{layer}.{norm}" for norm in names.norms]
-        for norm in norms:
-            state[f"{norm}.weight"], state[f"{norm}.bias"] = 1 + noise(D_MODEL), noise(D_MODEL)
+        has_final_norm = model["encoder"]["layer_norm"] == "pre"
+        state |= make_stack(names, noise, num_layers=LAYERS[stack], d_model=D_MODEL, d_ff=D_FF, has_final_norm=has_final_norm)
         state[f"{stack}.pe.pe"] = sinusoids(NUM_POSITIONS, D_MODEL, is_interleaved=True)[None]
     state["decoder.output_layer.weight"] = (
         state["trg_embed.lut.weight"] if model["tied_softmax"] else noise(target_size, D_MODEL)

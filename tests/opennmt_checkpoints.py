@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from reference_transformer import StackNames, run_stack, sinusoids
+from reference_transformer import StackNames, make_stack, run_stack, sinusoids
 
 D_MODEL, D_FF, NUM_HEADS, NUM_POSITIONS = 32, 48, 4, 64
 LAYERS = {"encoder": 2, "decoder": 3}
@@ -76,13 +76,12 @@ def make_state(model: Mapping[str, Any], source_size: int, target_size: int) -> 
     def noise(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator) * 0.3
 
+    def has_bias(name: str) -> bool:
+        if name in LINEARS:
+            return bool(model["ffn_bias"])
+        return bool(model["attention_bias"] and (model["final_bias"] or not name.endswith("final_linear")))
+
     state: dict[str, Tensor] = {}
-
-    def add_linear(name: str, rows: int, columns: int, *, has_bias: bool) -> None:
-        state[f"{name}.weight"] = noise(rows, columns)
-        if has_bias:
-            state[f"{name}.bias"] = noise(rows)
-
     for (stack, names), side, size in zip(STACKS.items(), ("src", "tgt"), (source_size, target_size), strict=True):
         state[f"{side}_emb.embeddings.weight"] = noise(size, D_MODEL)
         if model["layout"] == "Learned":
@@ -90,20 +89,12 @@ def make_state(model: Mapping[str, Any], source_size: int, target_size: int) -> 
         else:
             is_interleaved = model["layout"] == "SinusoidalInterleaved"
             state[f"{side}_emb.pe.pe"] = sinusoids(NUM_POSITIONS, D_MODEL, is_interleaved=is_interleaved)[:, None]
-        for number in range(LAYERS[stack]):
-            layer = names.layer.format(number)
-            for attention in names.attentions:
-                for projection in PROJECTIONS:
-                    has_bias = model["attention_bias"] and (model["final_bias"] or projection != "final_linear")
-                    add_linear(f"{layer}.{attention}.{projection}", D_MODEL, D_MODEL, has_bias=has_bias)
-            add_linear(f"{layer}.{LINEARS[0]}", D_FF, D_MODEL, has_bias=model["ffn_bias"])
-            add_linear(f"{layer}.{LINEARS[1]}", D_MODEL, D_FF, has_bias=model["ffn_bias"])
-            for norm in names.norms:
-                state[f"{layer}.{norm}.weight"], state[f"{layer}.{norm}.bias"] = 1 + noise(D_MODEL), noise(D_MODEL)
-        state[f"{stack}.layer_norm.weight"], state[f"{stack}.layer_norm.bias"] = 1 + noise(D_MODEL), noise(D_MODEL)
+        state |= make_stack(names, noise, num_layers=LAYERS[stack], d_model=D_MODEL, d_ff=D_FF, has_bias=has_bias)
     if model["share_embeddings"]:
         state["tgt_emb.embeddings.weight"] = state["src_emb.embeddings.weight"]
-    add_linear("generator", target_size, D_MODEL, has_bias=model["output_bias"])
+    state["generator.weight"] = noise(target_size, D_MODEL)
+    if model["output_bias"]:
+        state["generator.bias"] = noise(target_size)
     if model["share_decoder_embeddings"]:
         state["generator.weight"] = state["tgt_emb.embeddings.weight"]
     return state

@@ -33,6 +33,38 @@ class StackNames:
     final_norm: str
 
 
+def make_stack(
+    names: StackNames,
+    noise: Callable[..., Tensor],
+    *,
+    num_layers: int,
+    d_model: int,
+    d_ff: int,
+    has_final_norm: bool = True,
+    has_bias: Callable[[str], bool] = lambda name: True,
+) -> dict[str, Tensor]:
+    """Return random tensors of one stack.
+
+    noise: returns random values of a shape
+    has_bias: returns whether a linear layer of this name has a bias
+    """
+    inner, outer = names.linears
+    linears = {f"{attention}.{part}": (d_model, d_model) for attention in names.attentions for part in names.projections}
+    linears |= {inner: (d_ff, d_model), outer: (d_model, d_ff)}
+    state: dict[str, Tensor] = {}
+    for number in range(num_layers):
+        layer = names.layer.format(number)
+        for name, shape in linears.items():
+            state[f"{layer}.{name}.weight"] = noise(*shape)
+            if has_bias(name):
+                state[f"{layer}.{name}.bias"] = noise(shape[0])
+        for norm in names.norms:
+            state |= {f"{layer}.{norm}.weight": 1 + noise(d_model), f"{layer}.{norm}.bias": noise(d_model)}
+    if has_final_norm:
+        state |= {f"{names.final_norm}.weight": 1 + noise(d_model), f"{names.final_norm}.bias": noise(d_model)}
+    return state
+
+
 def run_stack(
     state: Mapping[str, Tensor],
     names: StackNames,

@@ -7,11 +7,8 @@ import hashlib
 import io
 import json
 import tarfile
-import threading
 import tomllib
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,21 +21,19 @@ from dragoman.cli.main import cli
 from dragoman.config import read_recipe
 from dragoman.formats.readers import read_pairs
 from expected_errors import raises_code
+from folder_server import QuietHandler, serve_folder
 
 RECIPES = ("wmt14-ende-base", "wmt14-ende-big", "wmt14-enfr-base", "wmt14-enfr-big")
 GIGA_FREN = "training-giga-fren.tar"
 
 
-class RangeHandler(SimpleHTTPRequestHandler):
+class RangeHandler(QuietHandler):
     """Handler that sends a file from the first byte that is asked for, and notes it."""
 
     starts: ClassVar[list[int]] = []
     has_ranges = True
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Write nothing."""
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 (a name of http.server)
         """Send a file, or its end."""
         content = Path(self.translate_path(self.path)).read_bytes()
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
@@ -55,20 +50,14 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Folder of a local server. It has each archive of the table, with thirty lines in each file."""
     folder = tmp_path / "server"
     folder.mkdir()
-    http_server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, directory=str(folder)))
     monkeypatch.setattr(RangeHandler, "starts", [])
-    threading.Thread(target=http_server.serve_forever, args=(0.01,), daemon=True).start()
-    archives = [
-        (f"http://127.0.0.1:{http_server.server_port}/{entry['url'].rpartition('/')[2]}", entry["members"])
-        for entry in read_table()
-    ]
-    for url, members in archives:
-        write_archive(folder / url.rpartition("/")[2], {name: make_content(name) for name in ["other", *members]})
-    write_table(tmp_path / "corpora.toml", folder, archives)
-    monkeypatch.setattr(corpora, "CORPORA_FILE", tmp_path / "corpora.toml")
-    yield folder
-    http_server.shutdown()
-    http_server.server_close()
+    with serve_folder(folder, RangeHandler) as address:
+        archives = [(f"{address}/{entry['url'].rpartition('/')[2]}", entry["members"]) for entry in read_table()]
+        for url, members in archives:
+            write_archive(folder / url.rpartition("/")[2], {name: make_content(name) for name in ["other", *members]})
+        write_table(tmp_path / "corpora.toml", folder, archives)
+        monkeypatch.setattr(corpora, "CORPORA_FILE", tmp_path / "corpora.toml")
+        yield folder
 
 
 def read_table() -> list[dict[str, Any]]:

@@ -6,12 +6,9 @@ import gzip
 import hashlib
 import json
 import shutil
-import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from dragoman.errors import DragomanError
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.model_packages import get_fetched_folder
 from expected_errors import raises_code
+from folder_server import serve_folder
 
 FIREFOX_ENTRY: dict[str, Any] = {
     "architecture": "tiny",
@@ -46,30 +44,19 @@ FIREFOX_ENTRY: dict[str, Any] = {
 }
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    """Handler that writes no log."""
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Write nothing."""
-
-
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
     """Folder of a local server and its address, which takes the place of the indexes; the cache is empty."""
     folder = tmp_path / "mirror"
     folder.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder)))
-    address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv(MIRROR_VARIABLE, address)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()  # its end is soon seen
-    write_index(folder, "firefox", {"generated": "", "baseUrl": address, "models": {"en-pt": [FIREFOX_ENTRY]}})
-    write_index(folder, "opus-mt", [{"id": "Helsinki-NLP/opus-mt-en-fr", "tags": ["translation", "license:apache-2.0"]}])
-    entry = {"from_code": "en", "to_code": "de", "links": ["ipfs://Qm", f"{address}/translate-en_de-1_0.argosmodel"]}
-    write_index(folder, "argos", [entry])
-    yield folder, address
-    server.shutdown()
-    server.server_close()
+    with serve_folder(folder) as address:
+        monkeypatch.setenv(MIRROR_VARIABLE, address)
+        write_index(folder, "firefox", {"generated": "", "baseUrl": address, "models": {"en-pt": [FIREFOX_ENTRY]}})
+        write_index(folder, "opus-mt", [{"id": "Helsinki-NLP/opus-mt-en-fr", "tags": ["translation", "license:apache-2.0"]}])
+        entry = {"from_code": "en", "to_code": "de", "links": ["ipfs://Qm", f"{address}/translate-en_de-1_0.argosmodel"]}
+        write_index(folder, "argos", [entry])
+        yield folder, address
 
 
 def write_index(folder: Path, name: str, document: Any) -> None:

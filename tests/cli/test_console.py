@@ -22,10 +22,8 @@ from dragoman import model_packages
 from dragoman.cli import translation_output
 from dragoman.cli.main import COMMAND_MODULES, COMMANDS, LazyGroup, cli
 from dragoman.console.input_windows import is_shown_as_it_comes
-from dragoman.console.options import EXIT_STATUSES, USAGE_ERROR
 from dragoman.console.rate_bar import RateColumn
 from dragoman.console.terminal import PreparationProgressBar, print_table, progress_bar
-from dragoman.errors import DataError, InterruptedRun, RecipeError
 from dragoman.inference.commands.evaluate import ScoreOutput
 from dragoman.inference.translation_result import Translation
 from dragoman.io.json_fields import to_json_fields
@@ -84,25 +82,12 @@ def test_help_fits_a_terminal_and_its_examples_can_be_copied() -> None:
             assert example in joined, path
 
 
-def test_help_of_groups_has_whole_sentences(subtests: pytest.Subtests) -> None:
-    for name in ("paper", "augment", "model"):
-        with subtests.test(name=name):
-            group = LazyGroup("dragoman", params=cli.params).get_command(click.Context(cli), name)
-            assert group is not None
-            assert "..." not in group.get_help(click.Context(group, terminal_width=78)).partition("Commands:")[2]
-
-
 def test_names_of_models_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_packages, "list_models", lambda: ["en-de", "fr-en"])
     command = LazyGroup("dragoman", params=cli.params).get_command(click.Context(cli), "translate")
     assert command is not None
     items = command.params[0].shell_complete(click.Context(command), "en")
     assert [(item.type, item.value) for item in items] == [("plain", "en-de"), ("file", "en")]
-
-
-def test_exit_statuses_are_those_of_the_errors() -> None:
-    assert {DataError.exit_code, InterruptedRun.exit_code} <= EXIT_STATUSES.keys()
-    assert RecipeError.exit_code == click.UsageError.exit_code == USAGE_ERROR
 
 
 def test_json_outputs_have_schemas(subtests: pytest.Subtests) -> None:
@@ -180,14 +165,6 @@ def test_bar_states_rate_and_time_left_once_they_are_measured(clock: list[float]
     assert texts[0] == ""
     assert texts[-1] == "5.3 lines/s, 4 s left"
     assert max(float(text.partition(" ")[0]) for text in texts[1:]) <= 12
-
-
-def test_hidden_progress_prints_nothing(clock: list[float]) -> None:
-    stream = io.StringIO()
-    with progress_bar(Console(file=stream), "translating", None, hidden=True) as bar:
-        clock[0] += 100.0
-        bar.advance(10)
-    assert stream.getvalue() == ""
 
 
 def test_preparation_logs_each_task(clock: list[float]) -> None:

@@ -50,13 +50,6 @@ def test_bleu_without_smoothing_says_why_it_is_zero(tmp_path: Path) -> None:
     assert "no 4-gram of the outputs is in a reference" in run("score", hypotheses, "--ref", reference, "--tokenized")[1]
 
 
-def test_evaluate_of_short_outputs_says_why(bundle: Path, tmp_path: Path) -> None:
-    source, reference = write(tmp_path / "src", "red"), write(tmp_path / "ref", "rot")
-    out, err = run("evaluate", bundle, "--src", source, "--ref", reference, "max_extra_tokens=1")
-    assert "BLEU" in out
-    assert "no output has 4 tokens" in err
-
-
 def test_blank_lines_are_an_error(
     subtests: pytest.Subtests, bundle: Path, blank: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -1,6 +1,5 @@
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -17,28 +16,6 @@ from dragoman.console.options import INCOMPLETE_LINES
 from dragoman.errors import ClusterError, MissingDependencyError
 
 NUM_LINES = 4000
-SETTINGS = [
-    "task.source_language=en",
-    "task.target_language=de",
-    "data.cleaning.duplicate_pairs=true",
-    "data.cleaning.duplicate_sources=true",
-]
-
-
-def write_recipe(folder: Path) -> str:
-    """Write a recipe whose filters are quick, and return its path."""
-    path = folder / "recipe.toml"
-    path.write_text("[data.cleaning]\nmax_words = 100\nmax_ratio = 4.0\nnumbers = true\nmarkup = true\n", encoding="utf-8")
-    return str(path)
-
-
-def write_pairs(path: Path, size: int) -> None:
-    """Write pairs of random words, of which a tenth repeats an earlier pair."""
-    rng = random.Random(5)
-    words = [f"word{chr(97 + number % 26)}{chr(97 + number // 26)}" for number in range(300)]
-    lines = [f"{' '.join(rng.choices(words, k=11))}\t{' '.join(rng.choices(words, k=9))}\n" for _ in range(size * 9 // 10)]
-    path.write_text("".join(lines + rng.choices(lines, k=size - len(lines))), encoding="utf-8")
-    os.utime(path, (1e9, 1e9))  # the manifest says whether a file is so new that it may change again
 
 
 @pytest.mark.parametrize("address", ["localhost", "http://localhost:1", "localhost:99999", "ray://localhost"])
@@ -144,53 +121,3 @@ def test_translation_with_three_killed_workers_is_that_of_one_machine(bundle: Pa
     assert (tmp_path / "many.de").read_bytes() == (tmp_path / "one.de").read_bytes()
     assert not (tmp_path / "many.de.part").exists()
     assert_all_ended(started)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_preparation_with_three_killed_workers_is_that_of_one_machine(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    write_pairs(tmp_path / "pairs.tsv", 250_000)
-    write_pairs(tmp_path / "valid.tsv", 200)
-    settings = [*SETTINGS, f"data.root={tmp_path}", "data.train.file=pairs.tsv", "data.valid.file=valid.tsv"]
-    arguments = ["prepare", write_recipe(tmp_path), *settings, "tokenizer.vocab_size=600"]
-    cli.main([*arguments, f"run={tmp_path / 'one'}"], standalone_mode=False)
-    started = run_and_kill_workers([*arguments, f"run={tmp_path / 'many'}"], None, kills=3)
-    expected = {path.name: path.read_bytes() for path in (tmp_path / "one" / "data").iterdir()}
-    assert {path.name: path.read_bytes() for path in (tmp_path / "many" / "data").iterdir()} == expected
-    assert any(name.startswith("train-") for name in expected)
-    assert_all_ended(started)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="mounts a file system")
-def test_full_disk_is_one_line_and_the_command_continues(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", folder], capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a file system")
-    try:
-        rows = "".join(f"source {number}\ttarget {number}\n" for number in range(40_000))
-        (tmp_path / "pairs.tsv").write_text(rows, encoding="utf-8")
-        arguments = [
-            "clean",
-            write_recipe(tmp_path),
-            f"data.root={tmp_path}",
-            "data.train.file=pairs.tsv",
-            *SETTINGS,
-            "--cluster",
-            "local",
-        ]
-        command = [sys.executable, "-m", "dragoman", *arguments, "-o", str(folder / "cleaned")]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        message = " ".join(result.stderr.split())
-        assert result.returncode != 0
-        assert "the disk is full" in message
-        assert "Traceback" not in message
-        subprocess.run(["mount", "-o", "remount,size=60m", folder], check=True)
-        again = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        assert again.returncode == 0, again.stderr
-        assert (folder / "cleaned" / "train.tsv").read_text(encoding="utf-8") == rows
-    finally:
-        subprocess.run(["umount", folder], check=False)

@@ -1,8 +1,6 @@
 """Commands of a cluster with a real object store on this machine: the server of moto."""
 
-import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -129,11 +127,6 @@ def test_translation_from_and_to_a_store_resumes_and_is_that_of_one_machine(
     assert len(cached) == 1
 
 
-def iter_filters(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for corpus in document.values():
-        yield from corpus["filters"].values()
-
-
 def list_parts(cache: Path) -> list[Path]:
     """Return the records of unfinished outputs."""
     return list(cache.glob("dragoman/outputs/*.part/progress.json"))
@@ -145,47 +138,6 @@ def assert_one_line(result: subprocess.CompletedProcess[str], text: str) -> None
     assert "Traceback" not in result.stderr
     errors = [line for line in result.stderr.splitlines() if line.startswith("error")]
     assert len(errors) <= 1
-
-
-def test_cleaning_from_and_to_a_store_is_that_of_one_machine(store: Store, tmp_path: Path) -> None:
-    rng = random.Random(5)
-    words = [f"word{chr(97 + number % 26)}{chr(97 + number // 26)}" for number in range(90)]
-    lines = [f"{' '.join(rng.choices(words, k=8))}\t{' '.join(rng.choices(words, k=7))}\n" for _ in range(36_000)]
-    lines += rng.choices(lines, k=4_000)
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    (folder / "a-1.tsv").write_text("".join(lines[:25_000]), encoding="utf-8")
-    (folder / "a-2.tsv").write_text("".join(lines[25_000:]), encoding="utf-8")
-    store.write_folder(folder, "raw")
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text("[data.cleaning]\nmax_words = 100\nmax_ratio = 4.0\nnumbers = true\n", encoding="utf-8")
-    settings = ["task.source_language=en", "task.target_language=de", "data.train.file=a-*.tsv"]
-    settings += [
-        "data.cleaning.duplicate_pairs=true",
-        "data.cleaning.duplicate_sources=true",
-    ]
-    single = store.run("clean", str(recipe), f"data.root={folder}", *settings, "-o", str(tmp_path / "one"))
-    assert single.returncode == 0, single.stderr
-    url = f"s3://{BUCKET}/raw"
-    many = ["clean", str(recipe), f"data.root={url}", *settings, "-o", f"s3://{BUCKET}/cleaned", "--cluster", "local"]
-    result = store.run(*many)
-    assert result.returncode == 0, result.stderr
-    names = {path.name for path in (tmp_path / "one").iterdir()}
-    assert store.list_keys("cleaned") == {f"cleaned/{name}" for name in names}
-    assert store.read("cleaned/train.tsv").count(b"\n") > 30_000
-    assert store.read("cleaned/train.tsv") == (tmp_path / "one" / "train.tsv").read_bytes()
-    statistics = json.loads(store.read("cleaned/cleaning.json")), json.loads((tmp_path / "one" / "cleaning.json").read_bytes())
-    examples = [
-        example
-        for document in statistics
-        for filter_stats in iter_filters(document)
-        for example in filter_stats.pop("examples")
-    ]
-    assert statistics[0] == statistics[1]  # the examples are drawn by their origin, which names the store
-    origins = {example[2].rpartition(":")[0] for example in examples}
-    assert origins <= {f"{prefix}/a-{number}.tsv" for prefix in (url, folder) for number in (1, 2)}
-    assert any(origin.startswith(url) for origin in origins)
-    assert_one_line(store.run(*many), "exists already")
 
 
 def test_missing_bucket_is_one_line(store: Store, bundle: Path, text: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import dragoman
+from damaged_sources import check_refusal
 from dragoman.bundle import load_bundle
 from expected_errors import raises_code
 from generation_parity import Peer, map_ids, shrink_and_favor_end
@@ -207,8 +208,7 @@ def test_old_tables_of_positions_are_checked(folder: Path, tmp_path: Path) -> No
     save_file(tensors | {name: table}, folder / "model.safetensors")
     dragoman.convert(folder, tmp_path / "bundle")
     save_file(tensors | {name: table.flip(1)}, folder / "model.safetensors")
-    with raises_code("conversion-unsupported", name):
-        dragoman.convert(folder, tmp_path / "other")
+    check_refusal(folder, "conversion-unsupported", name)
 
 
 @pytest.mark.parametrize(
@@ -218,30 +218,19 @@ def test_old_tables_of_positions_are_checked(folder: Path, tmp_path: Path) -> No
         ("config.json", {"activation_function": "gelu_new"}, "conversion-unsupported", "gelu_new"),
         ("config.json", {"decoder_ffn_dim": 64}, "conversion-unsupported", "decoder_ffn_dim"),
         ("config.json", {"decoder_start_token_id": 1}, "conversion-unsupported", "decoder_start_token_id"),
-        ("config.json", {"model_type": "nllb-moe"}, "unknown-format", "huggingface-m2m100"),
         ("config.json", {"vocab_size": 50}, "source-damaged", "vocab_size"),
-        ("config.json", {"pad_token_id": 7}, "source-damaged", "pad_token_id"),
-        ("config.json", {"d_model": 64}, "source-damaged", "shape"),
-        ("config.json", {"encoder_layers": 10**9}, "source-damaged", "model.encoder.layers.2"),
-        ("config.json", {"decoder_layers": 2}, "conversion-unsupported", "model.decoder.layers.2"),
         ("generation_config.json", {"forced_bos_token_id": 7}, "conversion-unsupported", "forced_bos_token_id"),
-        ("generation_config.json", {"repetition_penalty": 1.2}, "conversion-unsupported", "repetition_penalty"),
         ("tokenizer_config.json", {"tokenizer_class": "SMALL100Tokenizer"}, "conversion-unsupported", "SMALL100Tokenizer"),
         ("tokenizer_config.json", {"language_codes": "mine"}, "conversion-unsupported", "language_codes"),
         ("tokenizer_config.json", {"legacy_behaviour": True}, "conversion-unsupported", "legacy_behaviour"),
         ("tokenizer_config.json", {"src_lang": "xx"}, "conversion-unsupported", "'xx'"),
         ("tokenizer_config.json", {"src_lang": 5}, "conversion-unsupported", "'5'"),
         ("vocab.json", {"<s>": 9}, "source-damaged", "vocab.json"),
-        ("vocab.json", {"<s>": "0"}, "source-damaged", "vocab.json"),
     ],
 )
-def test_false_settings_raise(
-    file_name: str, changes: dict[str, Any], code: str, name: str, folder: Path, tmp_path: Path
-) -> None:
+def test_false_settings_raise(file_name: str, changes: dict[str, Any], code: str, name: str, folder: Path) -> None:
     change_json(folder / file_name, **changes)
-    with raises_code(code, name, str(folder)):
-        dragoman.convert(folder, tmp_path / "bundle")
-    assert not (tmp_path / "bundle").exists()
+    check_refusal(folder, code, name)
 
 
 @pytest.mark.parametrize("kind", ["m2m100", "nllb"])

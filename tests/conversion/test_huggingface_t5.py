@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 import dragoman
 import t5_folders
+from damaged_sources import check_refusal
 from dragoman.bundle import load_bundle
 from dragoman.positions import relative_position_buckets
-from expected_errors import raises_code
 from generation_parity import Peer, map_ids
 from odd_texts import PLAIN
 
@@ -106,13 +106,11 @@ def test_damaged_folders_give_one_line(tmp_path: Path, subtests: pytest.Subtests
         ({"feed_forward_proj": ["relu"]}, {}, "conversion-unsupported", "feed_forward_proj"),
         ({"dropout_rate": 10**400}, {}, "source-damaged", "dropout_rate"),
         ({"d_kv": 10**400}, {}, "source-damaged", "d_kv"),
-        ({"d_model": 0}, {}, "source-damaged", "d_model"),
         ({"is_encoder_decoder": False}, {}, "conversion-unsupported", "is_encoder_decoder"),
         ({"decoder_start_token_id": 7}, {}, "conversion-unsupported", "decoder_start_token_id"),
         ({"eos_token_id": 0}, {}, "source-damaged", "eos_token_id"),
         ({"relative_attention_max_distance": 2}, {}, "source-damaged", "relative_attention_max_distance"),
         ({"relative_attention_num_buckets": 12}, {}, "source-damaged", "relative_positions"),
-        ({"vocab_size": 10**9}, {}, "source-damaged", "1000000000"),
         ({"prefix": "x" * 2000}, {}, "source-damaged", "prefix"),
         ({}, {"shared.weight": torch.full_like(weights["shared.weight"], torch.nan)}, "source-damaged", "finite"),
         ({}, {"encoder.block.9.x": torch.ones(1)}, "conversion-unsupported", "encoder.block.9.x"),
@@ -123,8 +121,7 @@ def test_damaged_folders_give_one_line(tmp_path: Path, subtests: pytest.Subtests
             (tmp_path / "source" / "config.json").write_text(config, encoding="utf-8")
             change_config(tmp_path / "source", **settings)
             save_file(weights | tensors, tmp_path / "source" / "model.safetensors")
-            with raises_code(code, str(tmp_path / "source"), words):
-                dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+            check_refusal(tmp_path / "source", code, words)
 
 
 def test_bundle_has_the_family(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_more_bands_than_frequencies_raise(tmp_path: Path) -> None:
         dragoman.convert(tmp_path / "source", tmp_path / "bundle")
 
 
-def test_other_uses_of_the_bundle_raise(peer: tuple[Any, Bundle], tmp_path: Path) -> None:
+def test_other_uses_of_the_bundle_raise(peer: tuple[Any, Bundle]) -> None:
     _, bundle = peer
     with pytest.raises(dragoman.DragomanError, match="is a transcriber of speech, not a translator; use dragoman transcribe"):
         dragoman.Translator.from_bundles([bundle])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 import dragoman
-from damaged_sources import RunsCode
+from damaged_sources import RunsCode, check_refusal
 from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.special_tokens import END_ID
 from expected_errors import raises_code
@@ -67,31 +66,6 @@ def test_logits_are_equal(variant: str, tmp_path: Path) -> None:
         expected = compute_logits(state, config, source, inputs)
         logits = bundle.model(map_ids(source), map_ids(inputs))
         torch.testing.assert_close(logits[:, :, columns], expected, rtol=1e-6, atol=1e-5)
-
-
-@torch.no_grad()
-def test_greedy_outputs_are_equal(tmp_path: Path) -> None:
-    """Compare with the largest logit of each step; padding, `<s>` and, with `generate_unk: False`, `<unk>` never occur."""
-    state, config = write_variant(tmp_path / "source")
-    dragoman.convert(tmp_path / "source", tmp_path / "bundle")
-    translator = dragoman.load(tmp_path / "bundle", task="translation", device="cpu", precision="float32")
-    tokenizer = translator.bundle.tokenizer
-    lines = [" ".join(random.Random(index).choices(SOURCE_TOKENS, k=6)) for index in range(8)]
-    options: dict[str, Any] = {"method": "greedy", "max_extra_tokens": 8, "repetition_window": 0, "min_length": 0}
-    for line, translation in zip(lines, translator.translate(lines, **options), strict=True):
-        source = torch.tensor([[SOURCE_TOKENS.index(token) + 4 for token in line.split()] + [3]])
-        assert tokenizer.encode_source(line) == source[0].tolist()
-        inputs = [2]
-        while len(inputs) <= source.shape[1] + 8:
-            logits = compute_logits(state, config, source, torch.tensor([inputs]))[0, -1]
-            logits[[0, 1, 2]] = -torch.inf
-            inputs.append(int(logits.argmax()))
-            if inputs[-1] == 3:
-                break
-        expected = [index for index in inputs[1:] if index != 3]
-        output = [tokenizer.target.piece_to_id(piece) for piece in translation.tokens]
-        assert output == expected[: len(output)]
-        assert len(output) == len(expected) or translation.status == "truncated"
 
 
 def test_search_options_become_a_recipe(tmp_path: Path) -> None:
@@ -213,9 +187,7 @@ def set_model(stack: str | None, **options: Any) -> Callable[[dict[str, Any]], o
 )
 def test_unsupported_option_is_refused(change: Callable[[dict[str, Any]], object], name: str, tmp_path: Path) -> None:
     write_variant(tmp_path / "source", change, norm="post")
-    with raises_code("conversion-unsupported", name, "config.yaml"):
-        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
-    assert not (tmp_path / "bundle").exists()
+    check_refusal(tmp_path / "source", "conversion-unsupported", name, "config.yaml")
 
 
 # Damaged files
@@ -230,10 +202,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        (set_model(None, num_heads=5), "num_heads"),
-        (set_model("encoder", num_layers=10**9), "encoder.layers.2"),
         (set_model("encoder", num_layers="2"), "num_layers"),
-        (set_model(None, ff_size=64), "feed_forward.inner"),
         (lambda config: config.pop("model"), "section model"),
         (lambda config: config["model"].update(encoder=[1]), "section encoder"),
         (lambda config: config["testing"].update(max_output_length=float("inf")), "max_output_length"),
@@ -245,8 +214,7 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_false_options_raise(change: Callable[[dict[str, Any]], object], name: str, tmp_path: Path) -> None:
     write_variant(tmp_path / "source", change)
-    with raises_code("source-damaged", name, str(tmp_path / "source")):
-        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    check_refusal(tmp_path / "source", "source-damaged", name)
 
 
 @pytest.mark.parametrize(
@@ -258,14 +226,11 @@ def test_false_options_raise(change: Callable[[dict[str, Any]], object], name: s
         (lambda state: state.update(extra=[1]), "source-damaged", "model_state"),
     ],
 )
-def test_false_tensors_raise(
-    change: Callable[[dict[str, Any]], object], code: str, name: str, folder: Path, tmp_path: Path
-) -> None:
+def test_false_tensors_raise(change: Callable[[dict[str, Any]], object], code: str, name: str, folder: Path) -> None:
     content = torch.load(folder / "10.ckpt", weights_only=False)
     change(content["model_state"])
     torch.save(content, folder / "10.ckpt")
-    with raises_code(code, name, str(folder)):
-        dragoman.convert(folder, tmp_path / "bundle")
+    check_refusal(folder, code, name)
 
 
 @pytest.mark.parametrize(
@@ -290,17 +255,15 @@ def test_false_configuration_raises(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (folder / "config.yaml").write_text(content)
-    with raises_code("source-damaged", name, str(folder / "config.yaml")):
-        dragoman.convert(folder, tmp_path / "bundle")
+    check_refusal(folder, "source-damaged", name, str(folder / "config.yaml"))
     assert not (tmp_path / "executed").exists()
 
 
-def test_merges_of_aliases_do_not_grow(folder: Path, tmp_path: Path) -> None:
+def test_merges_of_aliases_do_not_grow(folder: Path) -> None:
     """Each line doubles the keys that a mapping merges, so that reading this file in full would take days."""
     lines = ["a0: &a0 {x: 1}"] + [f"a{index}: &a{index} {{<<: [*a{index - 1}, *a{index - 1}]}}" for index in range(1, 60)]
     (folder / "config.yaml").write_text("\n".join(lines))
-    with raises_code("source-damaged", "8 aliases"):
-        dragoman.convert(folder, tmp_path / "bundle")
+    check_refusal(folder, "source-damaged", "8 aliases")
 
 
 def test_missing_library_is_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,15 +279,13 @@ def test_missing_library_is_named(folder: Path, tmp_path: Path, monkeypatch: pyt
         dragoman.convert(folder, tmp_path / "bundle")
 
 
-def test_checkpoint_with_code_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_checkpoint_with_code_is_refused(folder: Path) -> None:
     torch.save({"model_state": RunsCode()}, folder / "10.ckpt")
-    with raises_code("checkpoint-unsafe", "sys.exit"):
-        dragoman.convert(folder, tmp_path / "bundle")
+    check_refusal(folder, "checkpoint-unsafe", "sys.exit")
 
 
 def test_best_checkpoint_is_read(folder: Path, tmp_path: Path) -> None:
     (folder / "20.ckpt").write_bytes(b"")
-    with raises_code("source-damaged", "best.ckpt"):
-        dragoman.convert(folder, tmp_path / "bundle")
+    check_refusal(folder, "source-damaged", "best.ckpt")
     (folder / "best.ckpt").symlink_to("10.ckpt")
     dragoman.convert(folder, tmp_path / "bundle")

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 import dragoman
 import fsmt_folders
 import t5_folders
+from damaged_sources import check_refusal
 from dragoman.bundle import load_bundle
 from dragoman.conversion.original_tokenizer import check_token_ids
 from dragoman.conversion.vocabulary_order import VocabularyOrder
@@ -189,15 +190,6 @@ def test_marian_language_tokens_keep_their_ids(languages: tuple[str, ...], separ
         check_outputs(tmp_path / "source", model, tokenizer)
 
 
-def test_added_marian_language_can_be_chosen(tmp_path: Path) -> None:
-    _, tokenizer = write_marian(
-        tmp_path / "source", lambda tokenizer: tokenizer.add_tokens([">>xyz<<"], special_tokens=True), languages=LANGUAGES
-    )
-    pair = convert(tmp_path / "source")
-    expected = [make_map(pair.source, tokenizer)(index) for index in tokenizer(">>xyz<< The house")["input_ids"]]
-    assert pair.select_languages(None, "xyz").encode_source("The house") == expected
-
-
 @pytest.mark.parametrize(
     ("family", "language", "keep_sentencepiece"),
     [
@@ -233,8 +225,7 @@ def test_fsmt_with_added_tokens_raises(change: str, tmp_path: Path) -> None:
     special = set(tokenizer.get_added_vocab())
     CHANGES[change](tokenizer)
     tokenizer.save_pretrained(tmp_path / "source")
-    with raises_code("conversion-unsupported", repr(min(set(tokenizer.get_added_vocab()) - special)), "FSMT"):
-        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    check_refusal(tmp_path / "source", "conversion-unsupported", repr(min(set(tokenizer.get_added_vocab()) - special)), "FSMT")
 
 
 def test_added_tokens_are_normalized(tmp_path: Path) -> None:
@@ -245,14 +236,12 @@ def test_added_tokens_are_normalized(tmp_path: Path) -> None:
     for added, name in ((["<a>", "\x01"], r"'\x01' is no text"), (["\u3000", "\u00a0"], r"'\xa0' is equal to '\u3000'")):
         folder = tmp_path / str(len(name))
         write_nllb(folder, partial(transformers.NllbTokenizer.add_tokens, new_tokens=added))
-        with raises_code("conversion-unsupported", name, "normalized=False"):
-            dragoman.convert(folder, tmp_path / "bundle")
+        check_refusal(folder, "conversion-unsupported", name, "normalized=False")
 
 
 def test_adapter_of_peft_raises(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    with raises_code("conversion-unsupported", "adapter_config.json", "merge_and_unload"):
-        dragoman.convert(tmp_path, tmp_path / "bundle")
+    check_refusal(tmp_path, "conversion-unsupported", "adapter_config.json", "merge_and_unload")
 
 
 def test_m2m100_with_a_new_language(tmp_path: Path) -> None:
@@ -357,8 +346,7 @@ def test_row_without_a_token_raises(family: str, count: int, tmp_path: Path) -> 
             elif key == "added_tokens_decoder":
                 document[key] = {index: token for index, token in value.items() if int(index) < size - count}
         path.write_text(json.dumps(document if path.name != "added_tokens.json" else {}), encoding="utf-8")
-    with raises_code("source-damaged", f"row {size - count} of the embedding", "resize_token_embeddings"):
-        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    check_refusal(tmp_path / "source", "source-damaged", f"row {size - count} of the embedding", "resize_token_embeddings")
 
 
 @pytest.mark.parametrize(("family", "count"), [("m2m100", 8), ("t5", 85)])
@@ -374,8 +362,7 @@ def test_rows_without_a_token_are_those_of_published_models(family: str, count: 
             model.resize_token_embeddings(num_rows - removed)
             model.get_input_embeddings().weight[-1] += 1.0
         model.save_pretrained(tmp_path / "source")
-        with raises_code("source-damaged", f"no token reaches row {num_rows - count} of the embedding"):
-            dragoman.convert(tmp_path / "source", tmp_path / "other")
+        check_refusal(tmp_path / "source", "source-damaged", f"no token reaches row {num_rows - count} of the embedding")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -386,8 +373,7 @@ def test_embedding_of_another_size_raises(family: str, tmp_path: Path) -> None:
     name = "shared.weight" if "shared.weight" in tensors else "model.shared.weight"
     for rows in (torch.cat([tensors[name], torch.ones(3, tensors[name].shape[1])]), tensors[name][:-1]):
         save_file(tensors | {name: rows.contiguous()}, path)
-        with raises_code("source-damaged", str(tuple(rows.shape))):
-            dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+        check_refusal(tmp_path / "source", "source-damaged", str(tuple(rows.shape)))
 
 
 def pad(model: Any) -> None:
@@ -442,8 +428,7 @@ def test_bias_without_padding_is_that_of_the_tokens(multiple: int, tmp_path: Pat
     check_outputs(tmp_path / "source", expected, tokenizer)
     tensors["final_logits_bias"] = expected.final_logits_bias[:, :-1].contiguous()
     save_file(tensors, tmp_path / "source" / "model.safetensors")
-    with raises_code("source-damaged", "final_logits_bias has", "resize the bias"):
-        dragoman.convert(tmp_path / "source", tmp_path / "other")
+    check_refusal(tmp_path / "source", "source-damaged", "final_logits_bias has", "resize the bias")
 
 
 @pytest.mark.parametrize("fill", [0.0, "mean", "trained", "one trained"])
@@ -476,8 +461,7 @@ def test_token_without_a_row_raises(tmp_path: Path) -> None:
     tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path / "source")
     tokenizer.add_tokens(["<sep>"])
     tokenizer.save_pretrained(tmp_path / "source")
-    with raises_code("source-damaged", "'<sep>'", "added_tokens.json"):
-        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    check_refusal(tmp_path / "source", "source-damaged", "'<sep>'", "added_tokens.json")
 
 
 def test_old_folder_with_added_tokens_json_only(tmp_path: Path) -> None:
@@ -521,8 +505,7 @@ def test_infinite_bias_excludes_a_token(tmp_path: Path) -> None:
     for value in (torch.inf, torch.nan):
         tensors["final_logits_bias"][0, 7] = value
         save_file(tensors, tmp_path / "source" / "model.safetensors")
-        with raises_code("source-damaged", "output_bias"):
-            dragoman.convert(tmp_path / "source", tmp_path / "other")
+        check_refusal(tmp_path / "source", "source-damaged", "output_bias")
 
 
 def test_first_piece_may_lack_its_merges(tmp_path: Path) -> None:

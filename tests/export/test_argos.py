@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import sentencepiece
 import torch
-from click.testing import CliRunner
 
 import dragoman
 from dragoman.bundle import Bundle, load_bundle
-from dragoman.cli.main import cli
 from dragoman.export.argos import export_argos
 from dragoman.export.ctranslate2 import build_spec
 from dragoman.model.weights import collect_weights
@@ -135,36 +130,3 @@ def test_package_needs_its_ending_and_languages(trained_bundle: Bundle, tmp_path
     bundle = replace(trained_bundle, recipe=trained_bundle.recipe.model_copy(update={"task": task}))
     with raises_code("export-unsupported", "task.source_language is empty"):
         export_argos(bundle, tmp_path / "en_de.argosmodel")
-
-
-def test_argostranslate_installs_and_translates(
-    trained_bundle: Bundle, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Translate without its sentence splitter, whose model it downloads."""
-    package = pytest.importorskip("argostranslate.package", reason="installs the package, and argostranslate is not installed")
-    export_argos(trained_bundle, tmp_path / "en_de.argosmodel")
-    installed = tmp_path / "installed"
-    monkeypatch.setattr("argostranslate.settings.package_data_dir", installed)
-    monkeypatch.setattr("argostranslate.settings.package_dirs", [installed])
-    package.install_from_path(tmp_path / "en_de.argosmodel")
-    (model,) = package.get_installed_packages()
-    assert (model.from_code, model.to_code, str(model)) == ("en", "de", "English → German")
-    argos = pytest.importorskip("argostranslate.translate", reason="needs the sentence splitters of argostranslate")
-    translator = ctranslate2.Translator(str(model.package_path / "model"), intra_threads=1)
-    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:40]
-    splitter = SimpleNamespace(split_sentences=lambda text: [text])
-    texts = [argos.apply_packaged_translation(model, line, translator, splitter, 1)[0].value for line in lines]
-    expected = dragoman.load(bundle, task="translation", device="cpu", precision="float32").translate(lines)
-    num_equal = sum(text == translation.text for text, translation in zip(texts, expected, strict=True))
-    assert num_equal >= 0.8 * len(lines)
-
-
-def test_command_exports_package(bundle: Path, tmp_path: Path) -> None:
-    languages: dict[str, Any] = load_bundle(bundle).recipe.task.model_dump()
-    path = tmp_path / "package.argosmodel"
-    output = CliRunner().invoke(cli, ["export", str(bundle), "--to", "argos", str(path), "--json"])
-    if languages["source_language"]:
-        assert json.loads(output.stdout)["folder"] == str(path)
-        assert zipfile.is_zipfile(io.BytesIO(path.read_bytes()))
-    else:
-        assert "task.source_language is empty" in str(output.exception)

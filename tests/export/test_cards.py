@@ -14,15 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import dragoman
-import fsmt_folders
 import joeynmt_folders
-import marian_npz_folders
 import opennmt_checkpoints
-from dragoman.bundle import Bundle, BundleMetadata, load_bundle, read_config, replace_config, save_bundle
-from dragoman.config import make_recipe, update_section
+from dragoman.bundle import Bundle, load_bundle, read_config, replace_config
+from dragoman.config import update_section
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.export.argos import export_argos
@@ -30,12 +27,11 @@ from dragoman.export.ctranslate2 import export_ctranslate2
 from dragoman.export.huggingface import export_huggingface
 from dragoman.export.onnx import export_onnx
 from dragoman.export.usage import list_tokens
-from dragoman.model.factory import build_model
-from dragoman.model.weights import collect_weights
 from fairseq_checkpoints import list_merges, list_subwords, make_args, make_state
 from fairseq_checkpoints import write_folder as write_fairseq_folder
-from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, make_tensors
+from marian_folders import SOURCE_LETTERS, TARGET_LETTERS
 from marian_folders import make_lines as make_random_lines
+from noisy_bundles import make_noisy_bundle, write_bundle
 from odd_texts import ODD, PLAIN
 from tiny_runs import WORDS
 from tuned_folders import LANGUAGES, write_m2m100, write_marian, write_nllb
@@ -80,12 +76,6 @@ def write_fairseq_source(folder: Path) -> list[str]:
     return [" ".join("".join(random.choices(letters, k=random.randint(1, 6))) for _ in range(4)) for _ in range(NUM_LINES)]
 
 
-def write_marian_npz_source(folder: Path) -> list[str]:
-    """Marian starts with a vector of zeros."""
-    marian_npz_folders.write_folder(folder, make_tensors(len(marian_npz_folders.list_vocabulary()) + 1))
-    return make_random_lines(SOURCE_LETTERS, NUM_LINES, 3)
-
-
 def list_sides(special_tokens: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the tokens of both sides."""
     return [*special_tokens, *list_subwords(SOURCE_LETTERS)], [*special_tokens, *list_subwords(TARGET_LETTERS)]
@@ -111,17 +101,6 @@ def write_joeynmt_source(folder: Path) -> list[str]:
     return make_random_lines(SOURCE_LETTERS, NUM_LINES, 3)
 
 
-def write_fsmt_source(folder: Path) -> list[str]:
-    fsmt_folders.write_folder(folder, is_shared=False)
-    tensors = load_file(folder / "model.safetensors")
-    factors = {"encoder_attn": 2, "decoder.layers.2.final_layer_norm.bias": 0.3, "embed_tokens": 4, "output_projection": 4}
-    for name, tensor in tensors.items():
-        for part, factor in factors.items():
-            tensor.mul_(factor if part in name else 1)  # outputs depend more on their sources
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return make_random_lines(SOURCE_LETTERS, NUM_LINES, 3)
-
-
 def write_multilingual(write: Callable[..., Any], folder: Path) -> list[str]:
     write(folder, lambda tokenizer: tokenizer.add_tokens(["<sep>"]))
     return make_lines(["<sep>"])
@@ -142,8 +121,6 @@ ORIGINS: dict[str, Callable[[Path], list[str]]] = {
     "M2M-100": lambda folder: write_multilingual(write_m2m100, folder),
     "NLLB": lambda folder: write_multilingual(write_nllb, folder),
     "fairseq": write_fairseq_source,
-    "Marian": write_marian_npz_source,
-    "FSMT": write_fsmt_source,
     "OpenNMT-py": write_opennmt_source,
     "JoeyNMT": write_joeynmt_source,
 }
@@ -270,19 +247,17 @@ def write_own_bundle(trained: Bundle, path: Path) -> list[str]:
     settings = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 2, "norm_epsilon": 1e-5}
     model_section = settings | {"decoder_start_token": "bos", "output_bias": True}
     languages = {"source_language": "en", "target_language": "de"}
-    recipe = make_recipe({"preset": "paper", "model": model_section, "task": languages})
-    size = len(trained.tokenizer.source)
-    model = build_model(recipe.model, source_vocab_size=size, target_vocab_size=size)
-    chance = torch.Generator().manual_seed(5)
+
+    def get_scale(name: str) -> float:
+        is_small = name.endswith("norm.weight") or name == "output_bias"
+        return 0.1 if is_small else 2.0 if "cross_attention." in name else 0.7
+
+    document = {"preset": "paper", "model": model_section, "task": languages}
+    bundle = make_noisy_bundle(trained.tokenizer, document, get_scale=get_scale)
+    assert bundle.model.output_bias is not None
     with torch.no_grad():
-        for name, weight in model.named_parameters():
-            is_norm = name.endswith("norm.weight")
-            scale = 0.1 if is_norm or name == "output_bias" else 2.0 if "cross_attention." in name else 0.7
-            weight.copy_(torch.randn(weight.shape, generator=chance) * scale + float(is_norm))
-        assert model.output_bias is not None
-        model.output_bias[UNKNOWN_ID] = -1e4
-    weights = collect_weights(model)
-    save_bundle(path, recipe=recipe, tokenizer=trained.tokenizer, weights=weights, metadata=BundleMetadata())
+        bundle.model.output_bias[UNKNOWN_ID] = -1e4
+    write_bundle(bundle, path)
     random = Random(4)
     return [" ".join(random.choices(list(WORDS), k=random.randint(1, 6))) for _ in range(NUM_LINES)]
 

@@ -12,18 +12,15 @@ import torch
 from click.testing import CliRunner
 
 import dragoman
-from dragoman.bundle import Bundle, BundleMetadata, ModelOrigin, load_bundle, save_bundle
+from dragoman.bundle import Bundle, BundleMetadata, ModelOrigin, load_bundle
 from dragoman.cli.main import cli
-from dragoman.config import make_recipe
-from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.errors import BundleError
 from dragoman.export.huggingface import export_huggingface
 from dragoman.io.storage import verify_checksums
-from dragoman.model.factory import build_model
-from dragoman.model.weights import collect_weights
 from dragoman.tasks.inference_model import get_decoder_start_id
 from expected_errors import raises_code
+from noisy_bundles import make_noisy_bundle, write_bundle
 
 transformers: Any = pytest.importorskip("transformers", reason="compares with transformers, which is not installed")
 pytestmark = pytest.mark.usefixtures("one_core", "quiet")
@@ -40,20 +37,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def random_bundle(base: Bundle, **settings: Any) -> Bundle:
-    """Return a model with random weights: none is zero or one, which could hide an error."""
+    """Return a model with random weights."""
     document = {
+        "preset": "paper",
         "model": SMALL | settings,
         "tokenizer": {"joint": settings.get("tie_embeddings", "all") == "all"},
         "task": {"source_language": "en", "target_language": "de"},
     }
-    recipe = make_recipe({"preset": "paper", **document})
-    tokenizer = base.tokenizer
-    model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target))
-    rng = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.copy_(torch.randn(weight.shape, generator=rng) * 0.4 + (1.0 if name.endswith("norm.weight") else 0.0))
-    return Bundle.from_model(recipe, PairTokenizer(tokenizer.source, tokenizer.target, append_source_eos=True), model.eval())
+    return make_noisy_bundle(base.tokenizer, document)
 
 
 def open_export(folder: Path) -> tuple[Any, Any]:
@@ -82,13 +73,6 @@ def test_logits_are_equal(subtests: pytest.Subtests, trained_bundle: Bundle, tmp
             torch.testing.assert_close(logits[:, :, 1:], expected[:, :, 1:], rtol=0, atol=1e-9)
 
 
-def save(bundle: Bundle, path: Path) -> Path:
-    """Write a bundle, and return its path."""
-    weights = collect_weights(bundle.model)
-    save_bundle(path, recipe=bundle.recipe, tokenizer=bundle.tokenizer, weights=weights, metadata=bundle.metadata)
-    return path
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("method", [pytest.param("greedy", marks=pytest.mark.slow), "beam"])
 def test_texts_are_equal(method: str, trained_bundle: Bundle, corpus: Path, tmp_path: Path) -> None:
@@ -99,7 +83,7 @@ def test_texts_are_equal(method: str, trained_bundle: Bundle, corpus: Path, tmp_
     export_huggingface(bundle, tmp_path / "out")
     model, tokenizer = open_export(tmp_path / "out")
     lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:30]
-    translator = dragoman.load(save(bundle, tmp_path / "bundle"), task="translation", device="cpu", precision="float32")
+    translator = dragoman.load(write_bundle(bundle, tmp_path / "bundle"), task="translation", device="cpu", precision="float32")
     options: dict[str, Any] = (
         {"num_beams": 4, "early_stopping": True, "length_penalty": 1.0} if method == "beam" else {"num_beams": 1}
     )
@@ -131,7 +115,7 @@ def test_shortest_outputs_are_equal(min_length: int, trained_bundle: Bundle, tmp
     output = model.generate(**tokenizer(["one two"], return_tensors="pt"))[0].tolist()
     assert (len(output), output.index(END_ID)) == (min_length + 2, min_length + 1)
     dragoman.convert(tmp_path / "out", tmp_path / "converted")
-    for path in (save(bundle, tmp_path / "bundle"), tmp_path / "converted"):
+    for path in (write_bundle(bundle, tmp_path / "bundle"), tmp_path / "converted"):
         translator = dragoman.load(path, task="translation", device="cpu", precision="float32")
         assert len(translator.translate(["one two"], repetition_window=0)[0].tokens) == min_length
 
@@ -205,7 +189,7 @@ def test_unsupported_feature_is_named(
 
 def test_command_writes_card_with_scores_of_run(trained_bundle: Bundle, tmp_path: Path) -> None:
     bundle = replace(random_bundle(trained_bundle), metadata=BundleMetadata(finished="2026-01-01T00:00:00"))
-    path, out = save(bundle, tmp_path / "bundle"), tmp_path / "out"
+    path, out = write_bundle(bundle, tmp_path / "bundle"), tmp_path / "out"
     for finished, has_score in (("2026-01-01T00:00:00", True), ("2025-01-01T00:00:00", False)):
         (tmp_path / "report.json").write_text(json.dumps({"finished": finished, "bleu": 31.25}), encoding="utf-8")
         output = CliRunner().invoke(cli, ["export", str(path), "--to", "huggingface", str(out), "--json", "--overwrite"])

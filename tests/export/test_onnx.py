@@ -15,16 +15,14 @@ import torch
 
 import dragoman
 from dragoman.bundle import Bundle, load_bundle
-from dragoman.config import make_recipe
-from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, PADDING_ID
 from dragoman.errors import BundleError
 from dragoman.export.onnx import export_onnx
 from dragoman.io.int8_tensors import dequantize_matrices, quantize_matrices
 from dragoman.io.storage import verify_checksums
-from dragoman.model.factory import build_model
 from dragoman.model_packages import resolve_model
 from expected_errors import raises_code
+from noisy_bundles import make_noisy_bundle
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -50,22 +48,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def random_bundle(base: Bundle, preset: str, **settings: Any) -> Bundle:
-    """Return a model with random weights: none is zero or one, which could hide an error."""
+    """Return a model with random weights."""
     joint = settings.get("tie_embeddings", "all") in ("all", "inputs")
-    recipe = make_recipe(
-        {"preset": preset, "model": SMALL | settings, "data": {"max_length": 30}, "tokenizer": {"joint": joint}}
-    )
-    tokenizer = base.tokenizer
-    model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target))
-    rng = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.copy_(torch.randn(weight.shape, generator=rng) * 0.3 + (1.0 if name.endswith("norm.weight") else 0.0))
-    return Bundle.from_model(
-        recipe,
-        PairTokenizer(tokenizer.source, tokenizer.target, append_source_eos=recipe.model.append_source_eos),
-        model.eval(),
-    )
+    document = {"preset": preset, "model": SMALL | settings, "data": {"max_length": 30}, "tokenizer": {"joint": joint}}
+    return make_noisy_bundle(base.tokenizer, document, get_scale=lambda name: 0.3)
 
 
 def check_logits(bundle: Bundle, folder: Path) -> None:

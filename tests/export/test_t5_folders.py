@@ -12,7 +12,7 @@ import torch
 
 import dragoman
 import t5_folders
-from dragoman.bundle import Bundle, load_bundle, save_bundle
+from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.extra_tokens import add_extra_tokens
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
@@ -20,9 +20,8 @@ from dragoman.errors import BundleError
 from dragoman.export.huggingface import export_huggingface
 from dragoman.export.huggingface_t5 import get_new_id
 from dragoman.io.storage import verify_checksums
-from dragoman.model.factory import build_model
-from dragoman.model.weights import collect_weights
 from expected_errors import raises_code
+from noisy_bundles import make_noisy_bundle, write_bundle
 from odd_texts import PLAIN
 
 transformers: Any = pytest.importorskip("transformers", reason="compares with transformers, which is not installed")
@@ -47,25 +46,12 @@ def open_export(folder: Path) -> tuple[Any, Any]:
 
 def make_bundle(tokenizer_keys: dict[str, Any], **settings: Any) -> Bundle:
     """Return a model of dragoman's own with random weights."""
-    document = {"model": T5 | settings, "tokenizer": tokenizer_keys, "task": {"source_language": "en", "target_language": "de"}}
-    recipe = make_recipe({"preset": "paper", **document})
+    languages = {"source_language": "en", "target_language": "de"}
+    document = {"preset": "paper", "model": T5 | settings, "tokenizer": tokenizer_keys, "task": languages}
+    config = make_recipe(document).tokenizer
     texts = [*PLAIN, "0123456789 abcdefghijklmnopqrstuvwxyz"] * 4
-    tokenizer = train_tokenizer(texts, texts, recipe.tokenizer, append_source_eos=True, seed=1)
-    tokenizer = add_extra_tokens(tokenizer, recipe.tokenizer.extra_tokens)
-    model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target))
-    chance = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.copy_(torch.randn(weight.shape, generator=chance) * 0.4 + (1.0 if name.endswith("norm.weight") else 0.0))
-            if name == "output_bias":
-                weight.zero_()
-    return Bundle.from_model(recipe, tokenizer, model.eval())
-
-
-def save(bundle: Bundle, path: Path) -> Path:
-    weights = collect_weights(bundle.model)
-    save_bundle(path, recipe=bundle.recipe, tokenizer=bundle.tokenizer, weights=weights, metadata=bundle.metadata)
-    return path
+    tokenizer = add_extra_tokens(train_tokenizer(texts, texts, config, append_source_eos=True, seed=1), config.extra_tokens)
+    return make_noisy_bundle(tokenizer, document, get_scale=lambda name: 0.0 if name == "output_bias" else 0.4)
 
 
 @torch.no_grad()
@@ -137,7 +123,7 @@ def test_own_models_have_equal_tokens_logits_and_outputs(
     order = [get_new_id(index) for index in range(1, len(bundle.tokenizer.source))]
     scale = expected.abs().max().item()
     torch.testing.assert_close(logits[:, :, order], expected[:, :, 1:], rtol=0, atol=1e-6 * scale)
-    translator = dragoman.load(save(bundle, tmp_path / "bundle"), task="translation", device="cpu", precision="float32")
+    translator = dragoman.load(write_bundle(bundle, tmp_path / "bundle"), task="translation", device="cpu", precision="float32")
     options: dict[str, Any] = {"max_new_tokens": 12, "max_length": None, "do_sample": False, "num_beams": 1}
     for line in PLAIN:
         ids = bundle.tokenizer.encode_source(line)

@@ -6,10 +6,6 @@ import io
 import json
 import shutil
 import subprocess
-import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from random import Random
@@ -22,17 +18,17 @@ from click.testing import CliRunner
 
 import dragoman
 from chromium import needs_chromium, open_browser
-from dragoman.bundle import BundleMetadata, load_bundle, save_bundle
+from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
-from dragoman.config import TokenizerConfig, make_recipe, update_section
+from dragoman.config import TokenizerConfig, update_section
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.data.tokenization.word_pieces import train_word_pieces
 from dragoman.export.onnx import export_onnx
-from dragoman.model.factory import build_model
-from dragoman.model.weights import collect_weights
 from dragoman.model_packages import resolve_model
 from dragoman.quantization import quantize_bundle
 from expected_errors import raises_code
+from folder_server import serve_folder
+from noisy_bundles import make_noisy_bundle, write_bundle
 from tiny_runs import WORDS
 
 RUNTIME = "onnxruntime-web@1.30.0"
@@ -116,27 +112,18 @@ def test_text_is_split_as_by_sentencepiece(name: str, tmp_path: Path) -> None:
 
 def write_student(trained: Path, path: Path) -> list[str]:
     """Write a student with random weights, and return sentences of known words."""
-    base = load_bundle(trained)
-    settings: dict[str, Any] = {
-        "encoder_layers": 1,
-        "decoder_layers": 2,
-        "d_model": 16,
-        "d_ff": 24,
-        "num_heads": 2,
-        "output_bias": True,
-    }
-    recipe = make_recipe({"preset": "paper", "model": settings | {"decoder_autoregression": "ssru"}})
-    size = len(base.tokenizer.source)
-    model = build_model(recipe.model, source_vocab_size=size, target_vocab_size=size)
-    chance = torch.Generator().manual_seed(5)
+    settings: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 2}
+    settings |= {"output_bias": True, "decoder_autoregression": "ssru"}
+
+    def get_scale(name: str) -> float:
+        return 0.1 if "norm" in name or name == "output_bias" else 2.0 if "cross_attention." in name else 0.7
+
+    document = {"preset": "paper", "model": settings}
+    bundle = make_noisy_bundle(load_bundle(trained).tokenizer, document, get_scale=get_scale)
+    assert bundle.model.output_bias is not None
     with torch.no_grad():
-        for name, weight in model.named_parameters():
-            scale = 0.1 if "norm" in name or name == "output_bias" else 2.0 if "cross_attention." in name else 0.7
-            weight.copy_(torch.randn(weight.shape, generator=chance) * scale + float(name.endswith("norm.weight")))
-        assert model.output_bias is not None
-        model.output_bias[UNKNOWN_ID] = -1e4
-    weights = collect_weights(model)
-    save_bundle(path, recipe=recipe, tokenizer=base.tokenizer, weights=weights, metadata=BundleMetadata())
+        bundle.model.output_bias[UNKNOWN_ID] = -1e4
+    write_bundle(bundle, path)
     random = Random(4)
     return [" ".join(random.choices(list(WORDS), k=random.randint(1, 6))) for _ in range(20)]
 
@@ -153,32 +140,10 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "node_modules"
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    """Server of files that writes no log."""
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Any]:
-    servers: list[ThreadingHTTPServer] = []
-
-    def start(folder: Path) -> str:
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.mark.slow
 @needs_chromium
 @pytest.mark.parametrize("name", ["en-de", "student"])
-def test_browser_translates_as_dragoman(name: str, bundle: Path, runtime: Path, serve: Any, tmp_path: Path) -> None:
+def test_browser_translates_as_dragoman(name: str, bundle: Path, runtime: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="writes the graphs with onnx: dragoman[onnx]")
     path, lines = resolve_model("en-de"), list(SENTENCES)
     if name == "student":
@@ -194,8 +159,8 @@ def test_browser_translates_as_dragoman(name: str, bundle: Path, runtime: Path, 
     translations = translator.translate(lines, method="greedy", repetition_window=0, min_length_ratio=0)
     expected = [export.tokenizer.target.decode(ids_of(export, translation.tokens)).strip() for translation in translations]
     assert len(set(expected)) > 5
-    with open_browser() as browser:
-        page, url = browser.new_page(), serve(tmp_path / "out")
+    with open_browser() as browser, serve_folder(tmp_path / "out") as url:
+        page = browser.new_page()
         requests: list[str] = []
         problems: list[str] = []
         page.on("request", lambda request: requests.append(request.url))
@@ -218,12 +183,12 @@ def ids_of(bundle: Any, pieces: Any) -> list[int]:
 
 @pytest.mark.slow
 @needs_chromium
-def test_page_names_the_missing_runtime(bundle: Path, serve: Any, tmp_path: Path) -> None:
+def test_page_names_the_missing_runtime(bundle: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="writes the graphs with onnx: dragoman[onnx]")
     export_onnx(load_bundle(bundle), tmp_path / "out", has_page=True)
-    with open_browser() as browser:
+    with open_browser() as browser, serve_folder(tmp_path / "out") as url:
         page = browser.new_page()
-        page.goto(serve(tmp_path / "out"))
+        page.goto(url)
         page.locator("#state", has_text="npm install --prefix .").wait_for()
         assert page.locator("#run").is_disabled()
 

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 
-from check_language import MAX_WORDS, check, identifier_words, main, sentences
+from check_language import MAX_WORDS, check, main
 
 LONG = " ".join(["word"] * (MAX_WORDS + 1))
 
@@ -63,15 +63,6 @@ def test_repeated_class_names_are_found(tmp_path: Path) -> None:
     for name in ("first.py", "second.py"):
         (tmp_path / name).write_text("class Batch: ...\n", encoding="utf-8")
     assert codes(tmp_path) == ["repeated-class"]
-
-
-def test_identifiers_split_into_words() -> None:
-    assert identifier_words("read_HTMLPage_2") == ["read", "html", "page"]
-    assert identifier_words("BatchSampler") == ["batch", "sampler"]
-
-
-def test_sentences_end_at_punctuation_and_blank_lines() -> None:
-    assert list(sentences("One. Two; three\n\nfour")) == ["One.", "Two; three", "four"]
 
 
 def test_exit_status_is_1_for_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,12 +38,6 @@ def test_thresholds_are_usual_again_when_the_last_file_ends() -> None:
     assert gc.get_threshold() == (600, 9, 8)
 
 
-def test_thresholds_are_usual_again_after_an_error() -> None:
-    with pytest.raises(ValueError, match="file"), FileGarbage().without_full_collections():
-        raise ValueError("file")
-    assert gc.get_threshold() == (600, 9, 8)
-
-
 def test_old_garbage_leaves_memory_when_a_file_ends_and_no_collection_was_lately() -> None:
     now = last = 100.0
     garbage = FileGarbage(lambda: now)

@@ -280,17 +280,6 @@ def test_pivot_keeps_the_tags_of_a_file() -> None:
         assert client.get(url).content == b"<p>ONE <b>GOOD</b> DAY!</p>"
 
 
-def test_download_needs_no_key_but_the_secret_address() -> None:
-    settings = ServerSettings(api_keys=ApiKeys([bytes.fromhex(hash_key("key"))]))
-    with make_client(make_service(), settings) as client:
-        fields = {"source": "en", "target": "de"}
-        files = {"file": ("a.html", PAGE)}
-        assert client.post("/translate_file", data=fields, files=files).status_code == 403
-        url = client.post("/translate_file", data={**fields, "api_key": "key"}, files=files).json()["translatedFileUrl"]
-        assert client.get(url).status_code == 200
-        assert client.post("/v1/files", data=fields, files=files).status_code == 401
-
-
 def let_compute(seconds: float) -> None:
     """Wait until the threads of this process have taken so many seconds of processor time."""
     until = time.process_time() + seconds

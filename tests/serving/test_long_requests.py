@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 import time
 from contextlib import suppress
@@ -16,7 +15,6 @@ import pytest
 from test_server_process import run_server
 
 from dragoman.serving.own_api import MAX_WEIGHED_CHARACTERS
-from dragoman.serving.settings import ServerLimits
 from random_parsers import parser_bundle
 
 MIB = 2**20
@@ -169,18 +167,3 @@ def test_long_requests_do_not_hold_up_others(bundle: Path, tmp_path: Path) -> No
                 if wait < MAX_GAP_SECONDS:
                     break
     assert {name: wait for name, wait in waits.items() if wait >= MAX_GAP_SECONDS} == {}
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-@pytest.mark.skipif(os.name != "posix", reason="the system has no SIGTERM")
-@pytest.mark.parametrize("kind", ["LibreTranslate", "file of text"])
-def test_server_stops_under_long_requests(bundle: Path, kind: str) -> None:
-    """The server gives requests in progress `drain_seconds`, 60 by default, and reads no file after SIGTERM."""
-    requests = [request for name, request in make_requests().items() if name.startswith(f"{kind},")][:6]
-    with run_server(bundle) as (process, address):
-        for request in requests:
-            threading.Thread(target=send, args=(address, request, 100), daemon=True).start()
-        time.sleep(2)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(ServerLimits().drain_seconds + 120) == 0

@@ -10,9 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from test_server_process import run_server
 
 from dragoman.errors import WorkerLostError
 from dragoman.serving import server_processes
@@ -89,27 +88,6 @@ def test_children_that_end_again_and_again_are_given_up(
     assert "until then 1 serve" in caplog.text
 
 
-@contextmanager
-def run_processes(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `dragoman serve --processes 2`; give the process and its address."""
-    words = [sys.executable, "-m", "dragoman", "serve", *map(str, arguments), "--port", "0", "--processes", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr is not None
-        log = ""
-        try:
-            for line in process.stderr:
-                log += line
-                if match := re.search(r"at (http://\S+)", line):
-                    threading.Thread(target=process.stderr.read, daemon=True).start()
-                    yield process, match[1]
-                    break
-            else:
-                raise AssertionError(f"the server did not start: {log}")
-        finally:
-            process.kill()
-
-
 def list_servers(process_id: int) -> list[int]:
     """Return the server processes of a parent, without the other processes of multiprocessing."""
     for child in list_children(process_id):
@@ -146,7 +124,7 @@ def test_processes_share_an_address_and_lose_no_request(bundle: Path) -> None:
             except httpx.TransportError:
                 assert stopped.is_set()
 
-    with run_processes(bundle, "--admin-port", admin.rpartition(":")[2]) as (process, url):
+    with run_server(bundle, "--processes", "2", "--admin-port", admin.rpartition(":")[2]) as (process, url):
         servers = list_servers(process.pid)
         assert len(servers) == 2
         assert httpx.get(admin + "/readyz", timeout=120).json() == {"status": "ok", "processes": ["ok", "ok"]}
@@ -191,7 +169,7 @@ def test_processes_share_an_address_and_lose_no_request(bundle: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_PROC, reason="the system has no /proc")
 def test_children_end_with_a_parent_that_was_killed(bundle: Path) -> None:
-    with run_processes(bundle) as (process, _):
+    with run_server(bundle, "--processes", "2") as (process, _):
         servers = list_servers(process.pid)
         process.kill()
         wait_until(lambda: not any(Path(f"/proc/{server}").exists() for server in servers))

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +16,6 @@ from dragoman.serving.middleware import RequestGuard
 from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
 from dragoman.text.sentences import cut_long_spans
 
-ROOT = Path(__file__).parents[2]
 KEY = {"Authorization": "Bearer secret"}
 # Of each API: the path, the field of the texts, the fields of a request that works, and the shape of an error.
 APIS: dict[str, tuple[str, str, dict[str, Any], Any]] = {
@@ -188,13 +183,3 @@ def test_long_sentence_is_cut_at_spaces_and_never_inside_a_protected_span() -> N
     assert " ".join(parts) == text
     assert "http://example.org/a" in parts
     assert max(len(part) for part in parts if "http" not in part) <= 12
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system has no /proc")
-@pytest.mark.parametrize("name", ["disconnections", "stops"])
-def test_promise_is_kept_under_load(name: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks"), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "serving.reliability", "--quick", name]
-    result = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert result.returncode == 0, result.stdout + result.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 from functools import partial
 from pathlib import Path
@@ -11,15 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-import dragoman
 from conftest import MakeRecipe
 from dragoman.config import Recipe
-from dragoman.data.collate import AlignmentTargets, Batch, collate, split_in_half
+from dragoman.data.collate import Batch, split_in_half
 from dragoman.data.dataloader import DataPosition, TrainingBatches
 from dragoman.data.encoded_corpus import Corpus, list_pair_files
 from dragoman.data.link_table import LinkTable, get_links_file, write_links
 from dragoman.data.prepare import PreparedData, prepare
-from dragoman.data.tokenization.word_boundaries import NO_ALIGNMENT, PairTokens, get_word_numbers
+from dragoman.data.tokenization.word_boundaries import PairTokens, get_word_numbers
 from dragoman.evaluation.aer import score_alignments
 from dragoman.model.attention import record_attention
 from dragoman.model.factory import build_model
@@ -32,7 +30,6 @@ from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.run import train
 from expected_errors import raises_code
 from rank_processes import find_free_port, run_ranks, train_all
-from tiny_runs import NO_DROPOUT
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -179,13 +176,6 @@ def test_bad_links_fail_with_line_number(
                 prepare(recipe_with_links(tiny, tmp_path, links), tmp_path / "data")
 
 
-def test_missing_link_file_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = recipe_with_links(tiny, tmp_path, "")
-    (tmp_path / "links").unlink()
-    with raises_code("file-unreadable", "links"):
-        prepare(recipe, tmp_path / "data")
-
-
 def test_words_split_by_normalization_are_reported(tiny: MakeRecipe, tmp_path: Path) -> None:
     # A zero-width space is not white space for Python, but NFKC of SentencePiece makes a space of it.
     notices: list[str] = []
@@ -237,15 +227,6 @@ def test_default_head_is_in_second_last_layer(tiny: MakeRecipe, tmp_path: Path) 
 
 
 # Loss
-
-
-def test_uniform_attention_has_loss_log_length() -> None:
-    # Each of three guided positions has weights of 1/4 only, so its loss is −log 1/4 for any shares.
-    rows = [(np.array([0, 2, 2]), np.array([1, 0, 3]), np.array([1, 0.25, 0.75], np.float32)),
-             (np.array([1]), np.array([2]), np.array([1], np.float32))]  # fmt: skip
-    targets = AlignmentTargets.from_rows(rows)
-    flat_BTS = torch.full((2, 3, 4), math.log(1 / 4))
-    assert alignment_loss(flat_BTS, targets).item() == pytest.approx(3 * math.log(4))
 
 
 def test_loss_is_cross_entropy_of_head_weights(model: Transformer, batch: Batch) -> None:
@@ -330,32 +311,6 @@ def test_sampled_pieces_keep_links_and_noise_drops_them(tiny: MakeRecipe, tmp_pa
 
 
 # Training
-
-
-@pytest.mark.slow
-def test_guided_head_aligns_better(tiny: MakeRecipe, tmp_path: Path, bundle: Path) -> None:
-    steps = ["training.max_steps=200", "training.batch_tokens=400"]  # the settings of the fixture `bundle`
-    recipe = tiny(tmp_path, *NO_DROPOUT, *steps, "training.guided_alignment_weight=1", "training.alignment_head=2")
-    train(recipe)
-    root = Path(recipe.data.root)
-    pairs = [(root / f"train.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de")]
-    gold = [[(word, word) for word in range(len(line.split()))] for line in pairs[0]]
-    plain, guided = (
-        dragoman.load(path, task="translation", device="cpu", precision="float32") for path in (bundle, tmp_path / "bundle")
-    )
-    errors = [score_alignments(translator.align(*pairs), gold).error_rate for translator in (plain, guided)]
-    print(f"alignment error rate {errors[0]:.3f} without alignment_config, {errors[1]:.3f} with")
-    assert errors[1] < 0.2 * errors[0]
-    assert guided.metadata.alignment is not None
-    assert (guided.metadata.alignment.layer, guided.metadata.alignment.head) == (0, 1)  # the bundle names the guided head
-    assert guided.metadata.alignment.error_rate is not None
-
-
-def test_collate_joins_alignment_targets() -> None:
-    target = (np.array([0]), np.array([1]), np.array([1], np.float32))
-    batch = collate([[5, 6], [7]], [[8], [9]], start_id=2, alignment_targets=[target, NO_ALIGNMENT])
-    assert batch.alignment_targets is not None
-    assert batch.alignment_targets.positions_3G.tolist() == [[0], [0], [1]]
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import reseal
 from dragoman.bundle import load_bundle
 from dragoman.config import ModelConfig, Recipe, TaskConfig, make_recipe
 from dragoman.data.collate import collate
@@ -25,8 +23,6 @@ from dragoman.data.prepare import prepare
 from dragoman.data.tokenization.pair_tokenizer import LABELS_FILE
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
-from dragoman.errors import BundleError
-from dragoman.inference.load import load
 from dragoman.model.factory import build_model
 from dragoman.model.pointer import WordTables
 from dragoman.model.transformer import Transformer
@@ -289,20 +285,6 @@ def test_pointer_steps_equal_teacher_forcing() -> None:
     assert kept.pointer.num_words_N.tolist() == state.pointer.num_words_N.tolist()[2:]
 
 
-def test_model_without_pointer_is_unchanged() -> None:
-    """A model without pointer has the same names, the same random weights and the same outputs as before."""
-    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2, tie_embeddings="none")
-    models = []
-    for word_id in (None, 4):
-        torch.manual_seed(1)
-        models.append(build_model(config, source_vocab_size=8, target_vocab_size=12, word_id=word_id).eval())
-    plain, with_words = models
-    source_BS, inputs_BT = torch.tensor([SOURCES[1]]), torch.tensor([[2, *TARGETS[1]]])
-    assert [*plain.state_dict()] == [name for name in with_words.state_dict() if not name.startswith("words.")]
-    assert all(torch.equal(with_words.get_parameter(name), weight) for name, weight in plain.named_parameters())
-    assert torch.equal(plain(source_BS, inputs_BT), with_words(source_BS, inputs_BT))
-
-
 def test_tag_loss_equals_a_loop_over_words() -> None:
     """Compare with a loop over words, and the combined loss with its parts."""
     model = parser()
@@ -448,18 +430,6 @@ def test_parses_are_trees_over_the_words(run: Path) -> None:
     )
     with raises_code("invalid-tags", "sentence 1"):
         parser.parse(words[:1], tags=[["A"]])
-
-
-@pytest.mark.slow
-def test_damaged_parser_bundle_raises_error(run: Path, tmp_path: Path) -> None:
-    """A bundle without labels or of another task raises an error; a translator does not open a parser."""
-    copy = Path(shutil.copytree(run / "bundle", tmp_path / "bundle"))
-    with pytest.raises(BundleError, match="dragoman parse"):
-        load(copy, task="translation")
-    (copy / LABELS_FILE).unlink()
-    reseal(copy)
-    with raises_code("tokenizer-damaged", "target.model"):
-        load_bundle(copy)
 
 
 @pytest.mark.slow

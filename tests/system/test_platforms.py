@@ -98,27 +98,6 @@ def import_all():
     return len(names)
 """
 
-# Libraries are imported once, and each removal happens in a fork, which takes less time than a new process.
-IMPORT_WITHOUT_EACH = f"""
-import os, sys, traceback
-import numba, lxml.etree, pyarrow, pydantic, rich.progress, sacrebleu, sentencepiece, torch
-import torch.distributed.fsdp, torch.distributed.launcher.api, torch.utils.data
-import sitecustomize
-{IMPORT_ALL}
-children = []
-for name in sys.argv[1:]:
-    children.append(os.fork())
-    if children[-1] == 0:
-        try:
-            sitecustomize.MISSING = {{name}}
-            sitecustomize.remove_features()
-            os._exit(0 if import_all() > 100 else 3)
-        except BaseException:
-            print("without", name, flush=True)
-            traceback.print_exc()
-            os._exit(1)
-assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * len(children)
-"""
 
 RUN_COMMANDS = f"""
 import json, os, signal, sys
@@ -191,11 +170,6 @@ def run_python(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-@pytest.mark.slow
-def test_every_module_imports_without_each_feature(prelude_dir: Path) -> None:
-    run_python(prelude_dir, "-c", IMPORT_WITHOUT_EACH, *NAMED_FEATURES, missing=NAMED_FEATURES, remove_at_start=False)
 
 
 def test_help_is_shown_without_features(prelude_dir: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,11 +18,9 @@ from click.testing import CliRunner
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from conftest import MakeRecipe
 from dragoman import Translation, Translator, load
 from dragoman.cli.main import cli, main
-from dragoman.config import CorpusConfig, DecodingConfig, make_recipe, parse_toml, recipe_from_dict
-from dragoman.data.prepare import prepare
+from dragoman.config import CorpusConfig, DecodingConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import DataError
 from dragoman.evaluation.pairwise_similarity import pairwise_bleu, pairwise_chrf
@@ -403,41 +400,3 @@ def test_augment_errors_are_one_line(
 
 
 # The documentation
-
-PAGES = [Path(__file__).parents[2] / "docs" / "how-to" / name for name in ("quality.md", "synthetic-data.md")]
-
-
-def read_toml_blocks() -> list[str]:
-    """Return the TOML code blocks of the pages about quality."""
-    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    return re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
-def test_recipes_of_the_pages_are_valid(bundle: Path) -> None:
-    recipes = read_toml_blocks()
-    assert len(recipes) >= 2
-    for text in recipes:
-        document = parse_toml(text, where="page")
-        if "init_from" in document.get("training", {}):
-            document["training"]["init_from"] = str(bundle)
-        make_recipe(document)
-
-
-def test_mixture_of_the_page_can_be_prepared(tmp_path: Path, corpus: Path, tiny: MakeRecipe) -> None:
-    """Use the names of the page, with files like those that `augment` writes."""
-    documents = (parse_toml(text, where="page") for text in read_toml_blocks())
-    document = next(candidate for candidate in documents if "corpora" in candidate.get("data", {}))
-    corpora = document["data"]["corpora"]
-    for settings in corpora.values():
-        if "file" in settings:
-            lines = [{"source": f"<BT> {line}", "target": line, "origin": "x:1"} for line in ("eins", "zwei drei")]
-            (tmp_path / settings["file"]).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        else:
-            for side in ("source", "target"):
-                (tmp_path / settings[side]).write_bytes((corpus / f"train.{'en' if side == 'source' else 'de'}").read_bytes())
-    base = tiny(tmp_path / "run").model_dump()
-    base["data"] = {**document["data"], "root": str(tmp_path), "max_length": 40}
-    prepared = prepare(recipe_from_dict(base, where="page"), tmp_path / "data", lambda _: None)
-    assert {name: stats.kept for name, stats in prepared.pair_counts.items()} == {
-        name: (2 if "file" in settings else 60) for name, settings in corpora.items()
-    }

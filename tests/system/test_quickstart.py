@@ -52,24 +52,6 @@ def test_short_run_writes_bundle_report_and_figures(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_attention_phrase_is_a_test_date(tmp_path: Path) -> None:
-    quickstart = prepare_quickstart("de", tmp_path, seed=1, changes=[], notice=lambda _: None)
-    test_lines = (tmp_path / "text" / "test.en").read_text(encoding="utf-8").splitlines()
-    assert quickstart.attention_source in test_lines
-    assert "," in quickstart.attention_source
-
-
-@pytest.mark.slow
-def test_seed_determines_the_corpus(prepared: Path, tmp_path: Path) -> None:
-    texts = [(prepared / "train.de").read_bytes()]
-    for seed in (1, 2):
-        prepare_quickstart("de", tmp_path / str(seed), seed=seed, changes=[], notice=lambda _: None)
-        texts.append((tmp_path / str(seed) / "text" / "train.de").read_bytes())
-    assert texts[0] == texts[1]
-    assert texts[0] != texts[2]
-
-
-@pytest.mark.slow
 def test_dates_come_with_known_links(prepared: Path) -> None:
     english, german, links = (
         (prepared / f"dates.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de", "links")

@@ -33,8 +33,8 @@ from torch import Tensor
 from conftest import MakeRecipe
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.dataloader import DataPosition
-from dragoman.errors import InterruptedRun, RunError, WriteError
-from dragoman.io.storage import MANIFEST_FILE, lock_dir, verify_checksums
+from dragoman.errors import InterruptedRun, WriteError
+from dragoman.io.storage import MANIFEST_FILE, lock_dir
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
     StateTensors,
@@ -252,35 +252,6 @@ class CutDisk(Disk):
             return len(operation.held) // 2
         self.dead = True
         raise PowerCut
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("half", [False, True], ids=["before", "within"])
-@WITH_EXISTING
-def test_r2_any_crash_leaves_an_intact_checkpoint(values: list[int], half: bool, tmp_path: Path) -> None:
-    step = save_existing(tmp_path / "before", values)
-    old = max(values, default=None)
-    outcomes = []
-    for after in count():
-        folder = Path(shutil.copytree(tmp_path / "before", tmp_path / f"{after}"))
-        disk = CutDisk(after, half=half)
-        with recording(disk), suppress(PowerCut):
-            save_and_prune(folder, step, 99)
-        notices: list[str] = []
-        assert read_value(folder, notices) == (99 if is_committed(disk) else old), disk.done[-1:]
-        assert notices == []
-        for checkpoint in list_checkpoints(folder):
-            verify_checksums(checkpoint.path, RunError)
-        outcomes.append(is_committed(disk))
-        save_and_prune(folder, step + 1, 100)
-        assert names(folder) == [f"step-{step + 1:08d}"]
-        assert read_value(folder) == 100
-        shutil.rmtree(folder)
-        if not disk.dead:
-            break
-    # Each old checkpoint needs a rename and 6 removals, and all of them one sync.
-    assert after == OPERATIONS + sum(7 for value in values if value) + 1
-    assert outcomes.index(True) == OPERATIONS - 1
 
 
 class InterruptingDisk(Disk):
@@ -549,32 +520,6 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-@SLOW
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_r5_full_disk_keeps_the_last_checkpoint(code: int, tmp_path: Path) -> None:
-    save(tmp_path, 1)
-    size = size_of(save(tmp_path, 2).path)
-    count = 27 if code == errno.ENOSPC else 100  # the numbers in the checkpoint after the last one have as few digits
-    free_byte_counts = [size * number // count for number in range(count)]
-    for step, free_bytes in enumerate(free_byte_counts, start=3):
-        folder = tmp_path / f"step-{step:08d}"
-        with recording(FullDisk(free_bytes, code)), pytest.raises(WriteError) as caught:
-            save(tmp_path, step)
-        assert (caught.value.needed_bytes or 0) > size
-        assert (caught.value.available_bytes or 0) > 0
-        needed = (caught.value.needed_bytes or 0) / 2**20
-        reason = "the disk is full" if code == errno.ENOSPC else "the quota is used up"
-        assert str(caught.value).startswith(f"{folder}: {reason} ({needed:.1f} MiB needed, ")
-        assert str(caught.value).endswith(f" MiB free in {tmp_path}); delete files to free space")
-        assert read_value(tmp_path) == step - 1
-        assert names(tmp_path) == [f"step-{step - 2:08d}", f"step-{step - 1:08d}"]
-        save(tmp_path, step)
-        prune_checkpoints(tmp_path, keep_last=2, keep_best=0)
-        assert read_value(tmp_path) == step
-    with recording(FullDisk(size_of(folder), code)):
-        save(tmp_path, step + 1)
-
-
 def test_r5_needed_space_is_checked_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The needed space is a tenth more than the tensors, and at least the size of the files."""
     numbers = 100_000
@@ -612,7 +557,7 @@ def test_r5_needed_space_is_checked_before_writing(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("name", ["EIO", "EINTR", "ENOSPC"])
+@pytest.mark.parametrize("name", ["EIO", "EDQUOT", "ENOSPC"])
 def test_r6_error_at_any_operation_is_one_line(name: str, for_good: bool, tmp_path: Path) -> None:
     code = getattr(errno, name)
     save(tmp_path, 1)
@@ -626,7 +571,8 @@ def test_r6_error_at_any_operation_is_one_line(name: str, for_good: bool, tmp_pa
                 save_and_prune(tmp_path, step)
             except WriteError as error:
                 line = str(error)
-        reason = "the disk is full (" if name == "ENOSPC" else f"cannot be written: {os.strerror(code)}"
+        reasons = {"ENOSPC": "the disk is full (", "EDQUOT": "the quota is used up ("}
+        reason = reasons.get(name, f"cannot be written: {os.strerror(code)}")
         if line is not None:
             num_errors += 1
             assert line.startswith(f"{tmp_path / f'step-{step:08d}'}: {reason}")
@@ -664,21 +610,6 @@ def test_r6_unreadable_folder_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_value(tmp_path) == 2
     save_and_prune(tmp_path, 3)
     assert names(tmp_path) == ["step-00000003"]
-
-
-def test_r6_read_only_folder_is_reported(tmp_path: Path) -> None:
-    save(tmp_path, 1)
-    tmp_path.chmod(0o555)
-    try:
-        if os.access(tmp_path, os.W_OK):
-            pytest.skip("this user may write into any folder")
-        with raises_code("write-failed", "step-00000002", "Permission denied"):
-            save(tmp_path, 2)
-        assert read_value(tmp_path) == 1
-    finally:
-        tmp_path.chmod(0o755)
-    save_and_prune(tmp_path, 2)
-    assert names(tmp_path) == ["step-00000002"]
 
 
 def test_r6_clock_jumps_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1005,38 +936,6 @@ def test_r2_60_kills_lose_at_most_one_step(tiny: MakeRecipe, tmp_path: Path) -> 
     assert min(result["saving"], result["elsewhere"]) >= 30
     assert result["lost"] <= 1
     assert result["steps"] > 5  # the run made progress between the kills
-
-
-def stop_often(recipe: Recipe, stops: int) -> dict[str, int]:
-    """Send SIGTERM to a run, every other time twice, and resume it."""
-    rng = random.Random(14)
-    run = Path(recipe.run)
-    saved_step, codes = 0, []
-    for number in range(stops):
-        child = Child(recipe)
-        child.wait_for_a_step()
-        time.sleep(rng.uniform(0, 0.05))
-        child.signal(signal.SIGTERM)
-        if number % 2:
-            time.sleep(rng.uniform(0, 0.02))
-            child.signal(signal.SIGTERM)
-        code, last_step = child.end()
-        codes.append(code)
-        assert newest(recipe).step == last_step > saved_step
-        saved_step = last_step
-    assert set(codes[::2]) == {InterruptedRun.exit_code}
-    # A second SIGTERM may come after the end of the run and before the end of its process.
-    assert set(codes[1::2]) <= {InterruptedRun.exit_code, -signal.SIGTERM}
-    steps = saved_step + 3
-    assert train_to_end(recipe, run, steps=steps) == train_to_end(recipe, run.with_name(f"{run.name}-unbroken"), steps=steps)
-    return {"steps": saved_step, "late": codes.count(-signal.SIGTERM)}
-
-
-@SLOW
-def test_r14_30_stop_requests_save_a_checkpoint_each(tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = ("training.max_steps=1000000", "training.validate_every_steps=1000000")
-    result = run_in_process(stop_often, tiny(tmp_path / "run", *EVENTFUL, *settings), 30)
-    assert result["steps"] >= 30
 
 
 def run_long(recipe: Recipe, every: int) -> dict[str, Any]:
