@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import resource
 import shutil
 import sys
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import pytest
 
 import dragoman
 import dragoman.conversion.converter
@@ -59,6 +62,24 @@ def check_refusal(source: Path, code: str, *names: str) -> None:
     with raises_code(code, str(source), *names):
         dragoman.convert(source, output)
     assert not output.exists()
+
+
+def check_any_refusal(source: Path, *names: str) -> None:
+    """Check the same as `check_refusal` for one of the codes of unsupported and of damaged models."""
+    output = source.with_name(f"{source.name}-refused")
+    with pytest.raises(DragomanError) as raised:
+        dragoman.convert(source, output)
+    assert raised.value.code in ("conversion-unsupported", "source-damaged", "tokenizer-damaged", "checkpoint-unsafe")
+    assert [name for name in (str(source), *names) if name not in str(raised.value)] == [], raised.value
+    assert "\n" not in str(raised.value)
+    assert not output.exists()
+
+
+def change_json(path: Path, change: Callable[[Any], object] = lambda document: None, **values: Any) -> None:
+    """Change the object in a JSON file by a function, and set some of its values."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    change(document)
+    path.write_text(json.dumps(document | values), encoding="utf-8")
 
 
 def converts_or_raises(source: Path, output: Path, *, is_written: bool) -> bool:

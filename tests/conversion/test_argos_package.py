@@ -189,7 +189,7 @@ def test_huge_directory_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_other_file_raises(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.argosmodel").write_bytes(content)
     check_refusal(tmp_path / "x.argosmodel", "source-damaged")
-    check_refusal(shutil.copy(tmp_path / "x.argosmodel", tmp_path / "x.zip"), "unknown-format", ".argosmodel")
+    check_refusal(Path(shutil.copy(tmp_path / "x.argosmodel", tmp_path / "x.zip")), "unknown-format", ".argosmodel")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import dragoman
-from damaged_sources import check_refusal
+from damaged_sources import change_json, check_refusal
 from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from fsmt_folders import list_fsmt_tokens, write_folder
@@ -72,10 +71,6 @@ def test_outputs_are_equal(search: str, peer: Peer) -> None:
 def folder(tmp_path: Path) -> Path:
     write_folder(tmp_path / "source", is_shared=False, lowercase=True)
     return tmp_path / "source"
-
-
-def change_json(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
 
 
 def test_bundle_has_origin_and_note(folder: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import dragoman
 import t5_folders
-from damaged_sources import check_refusal
+from damaged_sources import change_json, check_refusal
 from dragoman.bundle import load_bundle
 from dragoman.positions import relative_position_buckets
 from generation_parity import Peer, map_ids
@@ -25,11 +24,6 @@ PREFIX = "translate English to German: "
 TASKS = {"task_specific_params": {"translation_en_to_de": {"prefix": PREFIX}}}
 
 
-def change_config(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
-
-
 @pytest.fixture(scope="module", params=t5_folders.VARIANTS)
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Peer:
     """A model whose sources begin with a task, or with a language token of MADLAD."""
@@ -37,7 +31,7 @@ def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, tokenizer = t5_folders.write_folder(folder / "source", variant, with_json=variant == "mt5")
-    change_config(folder / "source", **TASKS)
+    change_json(folder / "source" / "config.json", **TASKS)
     dragoman.convert(folder / "source", folder / "bundle", source_language="en", target_language="de")
     translator = dragoman.load(folder / "bundle", task="translation", device="cpu", precision="float32")
     prefix = "<2de> " if variant == "madlad" else PREFIX
@@ -119,7 +113,7 @@ def test_damaged_folders_give_one_line(tmp_path: Path, subtests: pytest.Subtests
     for settings, tensors, code, words in cases:
         with subtests.test(settings=str(settings)[:60], tensors=list(tensors)):
             (tmp_path / "source" / "config.json").write_text(config, encoding="utf-8")
-            change_config(tmp_path / "source", **settings)
+            change_json(tmp_path / "source" / "config.json", **settings)
             save_file(weights | tensors, tmp_path / "source" / "model.safetensors")
             check_refusal(tmp_path / "source", code, words)
 

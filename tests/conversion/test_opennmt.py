@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 import dragoman
-from damaged_sources import RunsCode, check_refusal
+from damaged_sources import RunsCode, change_json, check_refusal
 from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from fairseq_checkpoints import list_merges, list_subwords
@@ -210,9 +209,7 @@ def test_unsupported_option_is_refused(options: dict[str, Any], name: str, tmp_p
 def test_unsupported_option_of_eole_is_refused(section: str | None, options: dict[str, Any], name: str, tmp_path: Path) -> None:
     write_variant(tmp_path / "source", "eole")
     path = tmp_path / "source" / "config.json"
-    config = json.loads(path.read_text())
-    (config["model"][section] if section else config["model"]).update(options)
-    path.write_text(json.dumps(config))
+    change_json(path, lambda config: (config["model"][section] if section else config["model"]).update(options))
     check_refusal(tmp_path / "source", "conversion-unsupported", name, str(path))
 
 
@@ -344,7 +341,6 @@ def test_several_segmenters_raise(folder: Path) -> None:
 )
 def test_false_vocabulary_raises(vocabulary: dict[str, Any], name: str, tmp_path: Path) -> None:
     write_variant(tmp_path / "source", "eole")
-    path = tmp_path / "source" / "vocab.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | vocabulary), encoding="utf-8")
+    change_json(tmp_path / "source" / "vocab.json", **vocabulary)
     code = "conversion-unsupported" if "decoder_start_token" in vocabulary else "source-damaged"
     check_refusal(tmp_path / "source", code, name)
