@@ -29,7 +29,7 @@ import dragoman.console.input_windows
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import cleaned_corpus
-from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, SUBCOMMANDS, LazyGroup, _StderrHandler, cli, describe_interrupt, main
+from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, SUBCOMMANDS, LazyGroup, cli, describe_interrupt, main
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_setting, parse_toml, read_recipe, update_section
 from dragoman.config.card_config import CardConfig
 from dragoman.console.input_windows import is_live_input, read_windows
@@ -172,14 +172,6 @@ def check_example(example: str) -> None:
     assert {run.removesuffix("-2") for run in runs} <= list_recipe_runs() | {"runs/quickstart-de"}
 
 
-def test_group_without_a_command_shows_its_help(run_cli: RunCli) -> None:
-    for group in ("model", "tree", "paper"):
-        answer = run_cli(group)
-        assert (answer.code, answer.err) == (0, "")
-        assert answer.out.startswith(f"Usage: dragoman {group} ")
-        assert "\nCommands:\n" in answer.out
-
-
 def test_help_lists_fifteen_commands_or_all(run_cli: RunCli) -> None:
     for words in ((), ("--help",), ("-h",), ("--all",)):
         answer = run_cli(*words)
@@ -274,13 +266,6 @@ def test_translate_writes_alignments(
     assert any(expected_links)
     assert "links: exists already" in run_cli(*words).line
     assert "links: is the name of two outputs" in run_cli(*words, "--overwrite", "-o", tmp_path / "links").line
-
-
-def test_decoding_options_reach_the_search(run_cli: RunCli, bundle: Path, sources: list[str], corpus: Path) -> None:
-    for option in ("alpha=3.0", "decoding.alpha=3.0"):
-        answer = run_cli("translate", bundle, corpus / "test.en", option)
-        expected = dragoman.load(bundle, task="translation").translate(sources, alpha=3.0)
-        assert answer.out.splitlines() == [translation.text for translation in expected]
 
 
 def test_incomplete_lines_are_named(run_cli: RunCli, bundle: Path, sources: list[str], translations: list[str]) -> None:
@@ -454,16 +439,6 @@ def test_log_messages_appear_once_on_stderr(
     assert click.unstyle(capsys.readouterr().err).splitlines() == ["reading"]
 
 
-def test_log_has_the_cause_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    handler = _StderrHandler()
-    try:
-        raise ValueError("the cause")
-    except ValueError:
-        handler.handle(logging.LogRecord("dragoman", logging.ERROR, "", 0, "request failed", (), sys.exc_info()))
-    lines = click.unstyle(capsys.readouterr().err).splitlines()
-    assert (lines[0], lines[-1]) == ("request failed", "ValueError: the cause")
-
-
 @pytest.mark.slow
 def test_closed_stdin_and_stderr_are_accepted() -> None:
     program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern --json <&- 2>&-"
@@ -513,19 +488,6 @@ def test_termination_leaves_no_partial_output(number: signal.Signals, bundle: Pa
         assert process.stderr is not None
         assert drop_progress(process.stderr.read().strip().splitlines()) == ["dragoman: interrupted"]
     assert list_names(tmp_path) == []
-
-
-def test_piped_lines_are_translated_as_they_arrive(bundle: Path) -> None:
-    program = [sys.executable, "-m", "dragoman", "translate", str(bundle), "--precision", "float32"]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for line in ("one", "two", "one"):
-            process.stdin.write(f"{line}\n")
-            process.stdin.flush()
-            assert process.stdout.readline().endswith("\n")
-        process.stdin.close()
-        assert process.stdout.read() == ""
 
 
 def test_windows_end_where_a_pipe_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -996,22 +958,6 @@ def test_prepare_train_and_average_write_their_outputs(
     for name, weight in load_file(tmp_path / "mean" / "weights.safetensors").items():
         assert (weight.double() - (weights[0][name].double() + weights[1][name].double()) / 2).abs().max() < 1e-7
     assert run_cli("translate", tmp_path / "mean", stdin=b"one\n").code in (0, 3)
-
-
-@pytest.mark.slow
-def test_ctrl_c_stops_a_training_process(corpus: Path, tmp_path: Path) -> None:
-    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
-    program = "from dragoman.cli.main import main; main()"
-    words = [sys.executable, "-c", program, "train", str(recipe), "training.max_steps=100000", "training.keep_last=9"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr is not None
-        lines = [next(line for line in process.stderr if line.startswith("step"))]
-        process.send_signal(signal.SIGINT)
-        lines += process.stderr.readlines()
-        assert process.wait(timeout=240) == 130
-    assert lines[-1].startswith("dragoman: SIGINT: stopped after step ")
-    assert lines[-1].endswith(" is saved, and the same command resumes from there\n")
 
 
 def test_run_folder_stands_for_its_bundle(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:

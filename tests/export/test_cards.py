@@ -22,7 +22,6 @@ from dragoman.bundle import Bundle, load_bundle, read_config, replace_config
 from dragoman.config import update_section
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
-from dragoman.export.argos import export_argos
 from dragoman.export.ctranslate2 import export_ctranslate2
 from dragoman.export.huggingface import export_huggingface
 from dragoman.export.onnx import export_onnx
@@ -266,17 +265,6 @@ def write_own_bundle(trained: Bundle, path: Path) -> list[str]:
 @pytest.mark.parametrize("engine", GREEDY)
 def test_card_of_own_training(engine: str, bundle: Path, tmp_path: Path) -> None:
     lines = write_own_bundle(load_bundle(bundle), tmp_path / "bundle")
-    check_card(engine, tmp_path / "bundle", lines, tmp_path / "out")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", GREEDY)
-def test_card_of_argos_package(engine: str, bundle: Path, tmp_path: Path) -> None:
-    """A package has int8 weights, which its bundle has as float32."""
-    pytest.importorskip("ctranslate2", reason="a package holds a model of CTranslate2")
-    lines = write_own_bundle(load_bundle(bundle), tmp_path / "own")
-    export_argos(load_bundle(tmp_path / "own"), tmp_path / "en_de.argosmodel")
-    dragoman.convert(tmp_path / "en_de.argosmodel", tmp_path / "bundle")
     check_card(engine, tmp_path / "bundle", lines, tmp_path / "out")
 
 

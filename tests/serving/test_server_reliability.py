@@ -104,36 +104,6 @@ def test_client_that_sends_too_slowly_is_refused() -> None:
     assert sent[0]["status"] == 408
 
 
-def test_others_have_their_turn_while_a_body_is_read() -> None:
-    body = bytes(range(256)) * 1000
-    parts: list[bytes] = []
-    turns: list[int] = []
-
-    async def count_turns() -> None:
-        while True:
-            turns.append(len(parts))
-            await asyncio.sleep(0)
-
-    async def read_parts(scope: Any, receive: Any, send: Any) -> None:
-        counting = asyncio.create_task(count_turns())
-        has_more = True
-        while has_more:
-            message = await receive()
-            parts.append(message["body"])
-            has_more = message["more_body"]
-        counting.cancel()
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False} if not parts else await asyncio.Future()
-
-    guard = RequestGuard(read_parts, settings=ServerSettings(), metrics=ServerMetrics())
-    scope = {"type": "http", "method": "POST", "path": "/v1/files", "headers": [], "client": ("127.0.0.1", 1)}
-    asyncio.run(guard(scope, receive, None))  # type: ignore[arg-type]
-    assert b"".join(parts) == body
-    assert max(map(len, parts)) <= 64 << 10
-    assert set(turns) >= set(range(1, len(parts)))
-
-
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_request_that_the_end_of_the_server_cancels_gets_an_answer(has_begun: bool) -> None:
     """The server cancels requests that do not end in time. An answer that has begun is cut."""

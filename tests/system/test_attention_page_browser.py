@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from chromium import needs_chromium, open_browser
 from dragoman import load
 from dragoman.inference.explain.explain_translation import explain
 from dragoman.viz.attention_page import embed_in_iframe, render_attention_page
-from dragoman.viz.explanation import Explanation, SourceImage
+from dragoman.viz.explanation import Explanation
 from random_explanations import HOSTILE, random_explanation
 
 READY = "html[data-ready]"
@@ -114,19 +113,6 @@ def test_shown_numbers_are_the_models(open_page: Any, bundle: Path) -> None:
             assert float(cells[1]) == pytest.approx(product, abs=0.01)
             assert float(cells[2]) == pytest.approx(product / np.sqrt(len(query)), abs=0.005)
             assert float(cells[3]) == pytest.approx(float(weights[0, -1, column]), abs=1 / 255)
-    assert sight.problems == []
-
-
-def test_token_shows_its_attention_over_the_source(open_page: Any, small: Explanation) -> None:
-    image = SourceImage(np.zeros((8, 26), np.uint8), 4, "s", 0.01)  # 26 frames: 7 vectors
-    sight = open_page(render_attention_page(replace(small, image=image)))
-    weights = small.cross.weights_LHTS[1].mean(axis=0)
-    for token in (1, 3):
-        sight.tokens("cross", "q").nth(token).hover()
-        assert sight.page.locator("#words .row.picked").all_text_contents() == [f"tok{token}"]
-        shown = sight.page.locator("#words .over rect").evaluate_all("all => all.map(x => +x.getAttribute('fill-opacity'))")
-        expected = 0.7 * weights[token] / weights[token].max()  # the strongest color has an opacity of 0.7
-        assert shown == pytest.approx(expected[expected >= 0.7 / 50], abs=0.02)
     assert sight.problems == []
 
 

@@ -10,7 +10,6 @@ import pytest
 from dragoman.cleaning.cleaning_report import format_table
 from dragoman.cleaning.pipeline import clean_corpora
 from dragoman.config import read_recipe
-from dragoman.data.prepare import prepare
 
 ROOT = Path(__file__).parents[2]
 CORPORA = ROOT.parent / "shared" / "data"
@@ -34,15 +33,3 @@ def test_cleaning_drops_documented_counts(name: str, tmp_path: Path) -> None:
     header, rows = format_table(stats_by_corpus)
     assert {filter_name: counts[: len(stats_by_corpus)] for filter_name, *counts in rows} == read_documented_counts(name)
     assert header[1:-1] == list(recipe.data.corpora)
-
-
-def test_smaller_mixture_is_prepared(tmp_path: Path) -> None:
-    if not CORPORA.is_dir():
-        pytest.skip(f"needs the corpora that the recipe names, in {CORPORA}")
-    settings = [f"data.root={CORPORA}", f"run={tmp_path}", "tokenizer.train_sentences=20_000", "tokenizer.vocab_size=4_000"]
-    recipe = read_recipe(ROOT / "recipes" / "general-zhen.toml", [*settings, "tokenizer.target_vocab_size=2_000"])
-    prepared = prepare(recipe, tmp_path / "data")
-    for name, stats in prepared.pair_counts.items():
-        assert stats.read == stats.kept + stats.overlong_pairs + sum(stats.dropped.values())
-        assert len(prepared.corpus(name)) == stats.kept > 1000
-    assert prepare(recipe, tmp_path / "data").is_new is False

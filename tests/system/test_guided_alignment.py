@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 
 from conftest import MakeRecipe
 from dragoman.config import Recipe
-from dragoman.data.collate import Batch, split_in_half
+from dragoman.data.collate import Batch
 from dragoman.data.dataloader import DataPosition, TrainingBatches
 from dragoman.data.encoded_corpus import Corpus, list_pair_files
 from dragoman.data.link_table import LinkTable, get_links_file, write_links
@@ -58,23 +57,6 @@ def model(recipe: Recipe, prepared: PreparedData) -> Transformer:
     torch.manual_seed(1)
     source, target = len(prepared.tokenizer.source), len(prepared.tokenizer.target)
     return build_model(recipe.model, source_vocab_size=source, target_vocab_size=target)
-
-
-def test_word_numbers_of_ids_equal_those_of_pieces(prepared: PreparedData) -> None:
-    for side in (prepared.tokenizer.source, prepared.tokenizer.target):
-        words = (
-            PairTokens(prepared.tokenizer).source
-            if side is prepared.tokenizer.source
-            else PairTokens(prepared.tokenizer).target
-        )
-        for text in ("one two three", "onetwo", "  three ten ", "x", "zwei fünf groß"):
-            ids = np.array(side.encode(text), dtype=np.int64)
-            assert words.get_word_numbers(ids).tolist() == get_word_numbers(side.ids_to_pieces(ids.tolist()))
-            assert words.count_words(ids) == len(text.split())
-        three_words, one_word = (words.split_words(np.array(side.encode(text))) for text in ("one two one", "one"))
-        assert three_words[0] == three_words[2] == one_word[0] != three_words[1]
-        assert words.split_words(np.array([], dtype=np.int64)) == []
-        assert words.count_words(np.array([], dtype=np.int64)) == 0
 
 
 def test_alignment_targets_link_pieces_of_linked_words(prepared: PreparedData) -> None:
@@ -263,29 +245,7 @@ def test_gradient_reaches_the_guided_head_only(model: Transformer, batch: Batch)
     assert attention.observer is None  # the observer is removed
 
 
-def test_losses_of_halves_sum_to_whole(model: Transformer, batch: Batch) -> None:
-    model.eval()
-    loss = ModelLoss(model, SMOOTHED_LOSS, alignment_config=AlignmentLossConfig(0.7, 1, 0))
-    parts = [quarter for half in split_in_half(batch) for quarter in split_in_half(half)]
-    assert all(part.alignment_targets is not None for part in parts)
-    with torch.no_grad():
-        assert sum(loss(part)[0] for part in parts).item() == pytest.approx(loss(batch)[0].item(), rel=1e-5)
-
-
 # Batches
-
-
-def test_pickled_batches_are_the_same(recipe: Recipe, prepared: PreparedData, batch: Batch) -> None:
-    batches = TrainingBatches(recipe, prepared.folder, start_id=get_decoder_start_id(recipe.model))
-    assert batches[DataPosition()][0].alignment_targets is not None  # opens all files
-    (copied,) = pickle.loads(pickle.dumps(batches))[DataPosition()]
-    assert batch.alignment_targets is not None
-    assert copied.alignment_targets is not None
-    assert torch.equal(copied.alignment_targets.positions_3G, batch.alignment_targets.positions_3G)
-    assert torch.equal(copied.alignment_targets.weights_G, batch.alignment_targets.weights_G)
-    moved = batch.to(torch.device("cpu")).alignment_targets
-    assert moved is not None
-    assert torch.equal(moved.weights_G, batch.alignment_targets.weights_G)
 
 
 def test_sampled_pieces_keep_links_and_noise_drops_them(tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -24,11 +24,10 @@ from dragoman.data.tokenization.pair_tokenizer import LABELS_FILE
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.model.factory import build_model
-from dragoman.model.pointer import WordTables
 from dragoman.model.transformer import Transformer
 from dragoman.parsing.evalb.scorer import score_files, sum_scores
 from dragoman.parsing.sentence_parser import SentenceParser, score_parses
-from dragoman.parsing.tree_labels import XX_ID, TreeLabels, collect_labels, read_labels, to_source_text
+from dragoman.parsing.tree_labels import XX_ID, collect_labels, read_labels, to_source_text
 from dragoman.parsing.trees.linearization import LINEARIZATION_NAMES
 from dragoman.parsing.trees.ptb import format_tree, read_tree
 from dragoman.parsing.trees.repair import repair_tree
@@ -231,18 +230,6 @@ def parser(*, pointer: bool = True, tagging: bool = True) -> Transformer:
     assert model.words is not None
     model.words.fill(begins=BEGINS, shifts=SHIFTS, hidden=HIDDEN)
     return model.eval()
-
-
-def test_word_tables_find_words() -> None:
-    """Compare with positions of words, then of the end token, that were written by hand."""
-    words = WordTables(source_vocab_size=8, target_vocab_size=12, word_id=4, padding_id=0)
-    words.fill(begins=BEGINS, shifts=SHIFTS, hidden=HIDDEN)
-    source_BS = torch.tensor([[*SOURCES[0], 0], SOURCES[1]])
-    assert words.find_word_starts(source_BS).tolist() == [[0, 2, 3, 4, 4, 4], [0, 1, 5, 5, 5, 5]]
-    target_BT = torch.tensor(TARGETS)
-    assert words.hide_tags(target_BT).tolist() == [[10, 4, 4, 11, 4, 11], [10, 10, 4, 11, 4, 11]]
-    assert words.gather_tags(target_BT, 4).tolist() == [[8, 4, 9, 0], [8, 9, 0, 0]]
-    assert words.gather_tags(target_BT, 1).tolist() == [[8], [8]]
 
 
 def test_pointer_adds_the_next_word() -> None:
@@ -488,20 +475,3 @@ def test_toy_treebank_is_learned(parsing: Make, tmp_path: Path) -> None:
     )
     assert report["f1"] > 95
     assert report["tagging"] > 98
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings_pair", [("tensor2tensor", "sequence"), ("topdown", "head"), ("typed", "given")])
-def test_other_linearizations_are_learned(parsing: Make, tmp_path: Path, settings_pair: tuple[str, str]) -> None:
-    linearization, tags = settings_pair
-    changes = (
-        f"task.linearization={linearization}",
-        f"task.pos_tags={tags}",
-        "training.max_steps=150",
-        "training.validate_every_steps=150",
-    )
-    report = train(parsing(tmp_path / "run", *changes))
-    assert report["f1"] > 40
-    bundle = load_bundle(tmp_path / "run" / "bundle")
-    assert isinstance(bundle.tokenizer.target, TreeLabels)
-    assert bundle.tokenizer.target.name == linearization

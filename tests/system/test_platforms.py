@@ -1,4 +1,4 @@
-"""Platforms without functions of Linux: dragoman is imported, and its commands run, after each function is removed.
+"""Platforms without functions of Linux: dragoman is imported, and its commands run, after all of them are removed.
 
 A `sitecustomize` module removes them when Python starts, in the commands and in the processes that these start.
 """
@@ -24,9 +24,8 @@ SOURCES = Path(dragoman.__file__).parent
 FEATURES_MODULE = SOURCES / "platform_features.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="removes functions of Linux")
 
-NAMED_FEATURES = ("signal.SIGUSR1", "signal.SIGHUP", "resource", "fcntl", "os.sched_setaffinity", "os.sched_getaffinity")
 ALL_FEATURES = (
-    *NAMED_FEATURES,
+    *("signal.SIGUSR1", "signal.SIGHUP", "resource", "fcntl", "os.sched_setaffinity", "os.sched_getaffinity"),
     *("signal.SIGUSR2", "signal.SIGQUIT", "signal.SIGALRM", "signal.alarm", "signal.pthread_sigmask"),
     *("os.O_DIRECTORY", "os.fork", "os.setpgid", "os.setsid", "os.killpg", "os.sysconf", "os.geteuid"),
     *("os.posix_fadvise", "mmap.MADV_DONTNEED", "termios", "pwd", "grp"),
@@ -69,21 +68,13 @@ class ExistingLibrary(real_cdll):
 def select_sockets(*arguments):
     raise OSError(10038, "not a socket")
 
-def remove_features():
-    builtins.__import__, importlib.import_module = import_existing, import_existing_module
-    if "/proc" in MISSING:
-        builtins.open = io.open = open_existing
-    if "CDLL(None)" in MISSING:
-        ctypes.CDLL = ExistingLibrary
-    if "select on pipes" in MISSING:
-        select.select = select_sockets
-    for name in MISSING:
-        module, dot, attribute = name.partition(".")
-        if dot:
-            delattr(real_import(module), attribute)
-
-if "REMOVE_AT_START" in os.environ:
-    remove_features()
+builtins.__import__, importlib.import_module = import_existing, import_existing_module
+builtins.open = io.open = open_existing
+ctypes.CDLL, select.select = ExistingLibrary, select_sockets
+for name in MISSING:
+    module, dot, attribute = name.partition(".")
+    if dot:
+        delattr(real_import(module), attribute)
 """
 
 IMPORT_ALL = """
@@ -155,15 +146,16 @@ def prelude_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_python(
     prelude_dir: Path,
     *words: str,
-    missing: tuple[str, ...],
     stdin: str = "",
-    remove_at_start: bool = True,
     cwd: Path | None = None,
 ) -> str:
-    """Run Python without these features and return its standard output. It must succeed."""
-    environment = {**os.environ, "PYTHONPATH": str(prelude_dir), "MISSING_FEATURES": ",".join(missing), "OMP_NUM_THREADS": "1"}
-    if remove_at_start:
-        environment["REMOVE_AT_START"] = "1"
+    """Run Python without the features and return its standard output. It must succeed."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(prelude_dir),
+        "MISSING_FEATURES": ",".join(ALL_FEATURES),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, *words]
     done = subprocess.run(
         command, env=environment, input=stdin, capture_output=True, text=True, check=False, cwd=cwd, timeout=120
@@ -173,7 +165,7 @@ def run_python(
 
 
 def test_help_is_shown_without_features(prelude_dir: Path) -> None:
-    assert "Exit status" in run_python(prelude_dir, "-m", "dragoman", "--help", missing=ALL_FEATURES)
+    assert "Exit status" in run_python(prelude_dir, "-m", "dragoman", "--help")
 
 
 @pytest.mark.parametrize(
@@ -196,9 +188,7 @@ def test_commands_run_without_all_features(
         ["train", "recipe.toml", *train_options],
         ["translate", "run/bundle", "--window", "2", *translate_options],
     ]
-    output = run_python(
-        prelude_dir, "-c", RUN_COMMANDS, json.dumps(commands), missing=ALL_FEATURES, stdin="one\n\ntwo three\n", cwd=tmp_path
-    )
+    output = run_python(prelude_dir, "-c", RUN_COMMANDS, json.dumps(commands), stdin="one\n\ntwo three\n", cwd=tmp_path)
     assert (tmp_path / "cleaned" / "cleaning.json").is_file()
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [line for line in lines if "memory_mib" in line]

@@ -11,9 +11,7 @@ from click.testing import CliRunner
 
 import dragoman
 from dragoman.cli.main import cli
-from dragoman.evaluation.aer import score_alignments
 from dragoman.training.quickstart_recipe import prepare_quickstart
-from dragoman.word_aligner import align_pairs
 from expected_errors import raises_code
 
 SHORT = [
@@ -21,14 +19,6 @@ SHORT = [
     "decoding.method=greedy",
     "decoding.max_extra_tokens=2",  # an untrained model produces outputs of maximal length
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Corpus of seed 1, in German."""
-    folder = tmp_path_factory.mktemp("quickstart")
-    prepare_quickstart("de", folder, seed=1, changes=[], notice=lambda _: None)
-    return folder / "text"
 
 
 @pytest.mark.slow
@@ -49,24 +39,6 @@ def test_short_run_writes_bundle_report_and_figures(tmp_path: Path, monkeypatch:
     commands = [line.strip() for line in result.output.splitlines() if "dragoman " in line][-3:]
     assert [line.split("dragoman ")[1].split()[0] for line in commands] == ["translate", "info", "evaluate"]
     assert len(dragoman.load(run / "bundle", task="translation").translate(["March 3, 2025", ""])) == 2
-
-
-@pytest.mark.slow
-def test_dates_come_with_known_links(prepared: Path) -> None:
-    english, german, links = (
-        (prepared / f"dates.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de", "links")
-    )
-    assert len(english) == len(german) == len(links) == 94
-    assert dict(zip(english, zip(german, links, strict=True), strict=True))["April 28, 1961"] == (
-        "28. April 1961",
-        "0-1 1-0 2-2",
-    )
-    # Every German date of four words, weekday first, has this alignment.
-    assert {link for link, line in zip(links, english, strict=True) if len(line.split()) == 4} == {"0-0 1-2 2-1 3-3"}
-    # The lexical aligner has an error rate of 0.04 on them.
-    predicted = align_pairs([line.split() for line in english], [line.split() for line in german])
-    gold = [[(int(source), int(target)) for source, target in (link.split("-") for link in line.split())] for line in links]
-    assert score_alignments(predicted, gold).error_rate < 0.05
 
 
 def test_unknown_language_lists_the_known_ones(tmp_path: Path) -> None:

@@ -72,22 +72,6 @@ def test_threads_of_numpy_sleep_when_they_have_no_work(setting: dict[str, str], 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["method=sample", "nbest=2", "seed=3"],
-        ["beam_size=4", "num_beam_groups=2", "diversity_penalty=0.5"],
-        ["method=sample", "mbr=chrf", "seed=3"],
-    ],
-    ids=["sampling", "groups", "chrf"],
-)
-def test_searches_translate_as_with_pytorch(bundle: Path, options: list[str]) -> None:
-    results = [run(program, "translate", bundle, *options, text="one two three\n") for program in (COMMAND, WITH_PYTORCH)]
-    assert [done.returncode for done in results] == [0, 0], results[0].stderr
-    assert results[0].stdout == results[1].stdout != ""
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("target_format", ["ctranslate2", "onnx", "argos"])
 def test_command_exports(target_format: str, bundle: Path, tmp_path: Path) -> None:
     done = run(COMMAND, "export", bundle, tmp_path / "out.argosmodel", "--to", target_format)
