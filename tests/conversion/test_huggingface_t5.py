@@ -31,7 +31,7 @@ def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, tokenizer = t5_folders.write_folder(folder / "source", variant, with_json=variant == "mt5")
-    change_json(folder / "source" / "config.json", **TASKS)
+    change_json(folder / "source" / "config.json", lambda document: document.update(TASKS))
     dragoman.convert(folder / "source", folder / "bundle", source_language="en", target_language="de")
     translator = dragoman.load(folder / "bundle", task="translation", device="cpu", precision="float32")
     prefix = "<2de> " if variant == "madlad" else PREFIX
