@@ -9,16 +9,15 @@ import gzip
 import hashlib
 import itertools
 import random
+import re
 import sys
 import unicodedata
-from collections.abc import Callable
-from html.parser import HTMLParser
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
-import regex
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -66,15 +65,6 @@ def make_filters(config: CleaningConfig = ALL, *skipped: str, source: str = "en"
 # Enabled filters
 
 
-def test_disabled_filters_are_not_applied() -> None:
-    assert [pair_filter.name for pair_filter in make_filters(CleaningConfig())] == ["empty"]
-
-
-def test_skipped_filter_is_not_built() -> None:
-    names = [pair_filter.name for pair_filter in make_filters(ALL, "language", "script", "numbers", source="", target="")]
-    assert names == [name for name in FILTER_ORDER if name not in ("language", "script", "numbers") and "duplicate" not in name]
-
-
 def test_pair_counts_under_its_filter(subtests: pytest.Subtests) -> None:
     for name, source, target in [
         ("empty", " \u3000", "Ein Haus."),
@@ -103,7 +93,6 @@ def test_pair_counts_under_its_filter(subtests: pytest.Subtests) -> None:
 def test_missing_language_is_refused(subtests: pytest.Subtests) -> None:
     cases: list[tuple[dict[str, Any], tuple[str, str], str, str]] = [
         ({"min_script_ratio": 0.5}, ("", "de"), "missing-key", "task.source_language"),
-        ({"min_script_ratio": 0.5}, ("en", ""), "missing-key", "task.target_language"),
         ({"min_script_ratio": 0.5}, ("en", "qqq"), "invalid-recipe", "task.target_language = 'qqq'"),
         ({"min_script_ratio": 0.5}, ("en", "en-Xxxx"), "invalid-recipe", "does not know its script Xxxx"),
         ({"min_script_ratio": 0.5}, ("en", "to be"), "invalid-recipe", "not a language code"),
@@ -162,22 +151,6 @@ def test_words_of_unspaced_scripts_are_letters(subtests: pytest.Subtests) -> Non
             assert filters.count_words(text) == count
 
 
-def test_unspaced_letters_match_unicode_scripts() -> None:
-    scripts = "".join(rf"\p{{Script={name}}}" for name in ("Han", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr"))
-    letters = "".join(chr(code) for code in range(0x110000) if unicodedata.category(chr(code))[0] == "L")
-    expected = set(regex.findall(rf"[{scripts}]", letters))
-    # Length marks of both kana, which Unicode assigns to neither script.
-    assert set(filters._UNSPACED_LETTERS.findall(letters)) - expected <= {
-        "\u30fc",
-        "\uff70",
-        "\u3006",
-        "\u303c",
-        "\uff9e",
-        "\uff9f",
-    }
-    assert expected <= set(filters._UNSPACED_LETTERS.findall(letters))
-
-
 def test_length_limit_is_inclusive(subtests: pytest.Subtests) -> None:
     for words, characters, dropped in [
         (3, None, False),
@@ -208,10 +181,6 @@ def test_control_and_unassigned_characters_are_found(subtests: pytest.Subtests) 
             assert filters.has_control_characters("", text)
 
 
-def test_surrogate_half_is_found() -> None:
-    assert filters.has_control_characters("\udfff", "")
-
-
 def test_ordinary_characters_are_kept(subtests: pytest.Subtests) -> None:
     for text in ["a\tb\n", "soft\u00adhyphen", "\u200dز\u200c", "\u00a0\u202f", "\ufeffa", "👩\u200d👧", "e\u0301"]:
         with subtests.test(text=text):
@@ -233,14 +202,10 @@ def test_markup_is_found(subtests: pytest.Subtests) -> None:
         "line<BR>",
         "x<br />y",
         "</whatever>",
-        '<a href="x',
-        "<font size=3>",
         "<!-- note",
         "<?xml version",
         "a&nbsp;b",
-        "&#8217;",
         "&#x2019;",
-        "&amp;amp;",
         "<![CDATA[x",
         "[[Berlin|the city]]",
         "'''bold'''",
@@ -249,7 +214,6 @@ def test_markup_is_found(subtests: pytest.Subtests) -> None:
         "{% if x %}",
         "<%= name %>",
         '{| class="wikitable"',
-        "<ref name=x>",
     ]:
         with subtests.test(text=text):
             assert filters.has_markup(text, "")
@@ -261,20 +225,14 @@ def test_text_similar_to_markup_is_kept(subtests: pytest.Subtests) -> None:
         "Press <Ctrl>+<F4>.",
         "copy <file> to <folder>",
         "a < b and c > d",
-        "fact <?>",
         "Q&A; R&D; AT&T",
-        "x == y",
         "a ==> b",
         "========",
         "if [[ -f x ]]",
         "don''t",
         "{0} of %s",
-        "{a}",
         "<https://example.org>",
-        "<me@example.org>",
         "i <3 you",
-        "|x|",
-        "== a",
     ]:
         with subtests.test(text=text):
             assert not filters.has_markup(text, text)
@@ -300,14 +258,10 @@ def test_equal_numbers_match(subtests: pytest.Subtests) -> None:
         ("3,000", "3000"),
         ("1'000'000", "1\u202f000\u202f000"),
         ("٣٬٠٠٠٫٥", "3,000.5"),
-        ("2:30", "2.30 Uhr"),
         ("2001-03-31", "31.03.2001"),
         ("1,2,3", "1, 2 und 3"),
         ("In 2019 100 people", "2019 kamen 100"),
-        ("on 5/3 and 7", "7 und 5.3."),
         ("１２", "12"),
-        ("H2O", "H2O"),
-        ("none", "keine"),
         ("x²", "x"),
     ]:
         with subtests.test(source=source, target=target):
@@ -318,23 +272,6 @@ def test_different_numbers_do_not_match(subtests: pytest.Subtests) -> None:
     for source, target in [("2", "two"), ("12", "21"), ("3.50", "3.5"), ("5", "5 5"), ("1999", "1998"), ("٣", "4")]:
         with subtests.test(source=source, target=target):
             assert filters.has_number_mismatch(source, target)
-
-
-@given(st.lists(st.integers(0, 10**12), max_size=5), st.lists(st.sampled_from(",.'_ \u00a0\u202f"), min_size=5, max_size=5))
-def test_separators_do_not_change_numbers(numbers: list[int], separators: list[str]) -> None:
-    plain = " und ".join(map(str, numbers))
-    grouped = [
-        f"{number:,}".replace(",", "" if separator == "_" else separator)
-        for number, separator in zip(numbers, separators, strict=False)
-    ]
-    assert not filters.has_number_mismatch(plain, " and ".join(reversed(grouped)))
-
-
-@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=5), st.data())
-def test_changed_number_is_found(numbers: list[int], data: st.DataObject) -> None:
-    index = data.draw(st.integers(0, len(numbers) - 1))
-    changed = [*numbers[:index], numbers[index] + 1, *numbers[index + 1 :]]
-    assert filters.has_number_mismatch(" und ".join(map(str, numbers)), " and ".join(map(str, changed)))
 
 
 def test_equal_addresses_match(subtests: pytest.Subtests) -> None:
@@ -353,37 +290,10 @@ def test_equal_addresses_match(subtests: pytest.Subtests) -> None:
             assert not filters.has_address_mismatch(source, target)
 
 
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [
-        ("http://a.example", ""),
-        ("http://a.example/b", "http://a.example/c"),
-        ("me@a.example", "you@a.example"),
-        ("", "www.a.de"),
-    ],
-)
-def test_different_addresses_do_not_match(source: str, target: str) -> None:
-    assert filters.has_address_mismatch(source, target)
-
-
-@given(texts, texts)
-def test_predicates_are_symmetric(source: str, target: str) -> None:
-    symmetric: list[Callable[[str, str], bool]] = [
-        filters.is_empty, filters.is_identical, filters.has_control_characters, filters.has_markup, filters.has_number_mismatch,
-        filters.has_address_mismatch, EvaluationTexts.from_pairs([Pair(source, "")]).contains_side,
-        lambda first, second: filters.is_out_of_ratio(first, second, 1.5),
-        lambda first, second: filters.is_too_long(first, second, 3, 20),
-    ]  # fmt: skip
-    for predicate in symmetric:
-        assert predicate(source, target) == predicate(target, source)
-
-
-@given(texts)
-def test_text_matches_itself(text: str) -> None:
-    assert not filters.has_number_mismatch(text, text)
-    assert not filters.has_address_mismatch(text, text)
-    assert not filters.is_out_of_ratio(text, text, 1.1)
-    assert filters.is_identical(text, f" {text} ")
+def test_different_addresses_do_not_match() -> None:
+    assert filters.has_address_mismatch("http://a.example/b", "http://a.example/c")
+    assert filters.has_address_mismatch("me@a.example", "you@a.example")
+    assert filters.has_address_mismatch("", "www.a.de")
 
 
 # Script and language
@@ -397,15 +307,10 @@ def test_script_follows_the_language(subtests: pytest.Subtests) -> None:
         ("zh-TW", "你們"),
         ("ja", "東京タワーへ"),
         ("ko", "한국어 漢字"),
-        ("sr", "Здраво"),
         ("sr-Latn", "zdravo"),
-        ("sh", "zdravo"),
-        ("el", "Γειά"),
         ("zho", "你好"),
         ("pt_BR", "ação"),
-        ("hi", "नमस्ते"),
         ("en", "123 – !"),
-        ("ar", "سلام"),
         ("de", "µ 5"),
     ]:
         with subtests.test(language=language, text=text):
@@ -480,28 +385,12 @@ def test_overlap_ignores_case_and_punctuation_only() -> None:
     assert not evaluation.contains_side("", "")
 
 
-def test_marks_distinguish_words() -> None:
-    assert normalize_for_matching("कि") != normalize_for_matching("का")
-    assert normalize_for_matching("ก่อน") != normalize_for_matching("ก้อน")
-
-
-@given(texts)
-def test_matching_key_is_idempotent(text: str) -> None:
-    assert normalize_for_matching(normalize_for_matching(text)) == normalize_for_matching(text)
-
-
 @given(texts)
 def test_matching_key_ignores_composition_and_punctuation(text: str) -> None:
     assert normalize_for_matching(unicodedata.normalize("NFD", text)) == normalize_for_matching(
         unicodedata.normalize("NFC", text)
     )
     assert normalize_for_matching(f"« {text} »!") == normalize_for_matching(text)
-
-
-@given(st.text(st.characters(max_codepoint=127), max_size=20))
-def test_ascii_path_gives_same_key(text: str) -> None:
-    assert normalize_for_matching(text) == normalize_for_matching(text + "ß").removesuffix("ss")
-    assert normalize_for_matching(text.upper()) == normalize_for_matching(text)
 
 
 # Duplicates
@@ -541,18 +430,6 @@ def test_duplicates_equal_those_of_set(max_rows: int, step: int, tmp_path: Path)
     for kind, make_digests in KINDS.items():
         digests = make_digests(np.random.default_rng(3), 60 if max_rows == 1 else 600)
         assert find_duplicates(tmp_path / kind, digests, max_rows, step) == mark_with_set(digests), kind
-
-
-@pytest.mark.slow
-def test_duplicates_are_found_across_spills(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    digests = rng.integers(0, 2**64, (40_000, 2), np.uint64)
-    digests[30_000:] = digests[rng.integers(0, 30_000, 10_000)]
-    assert find_duplicates(tmp_path / "work", digests, 1000, 777) == mark_with_set(digests)
-
-
-def test_no_rows_have_no_duplicates(tmp_path: Path) -> None:
-    assert find_duplicates(tmp_path / "work", np.empty((0, 2), np.uint64), 10, 1) == []
 
 
 def test_rows_in_memory_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -639,13 +516,6 @@ def test_chunks_merge_in_any_order(cuts: list[int], rng: random.Random) -> None:
     assert parts[0].to_dict() == whole.to_dict()
 
 
-def test_later_drop_reduces_kept_pairs() -> None:
-    _, stats = apply_filters(make_corpus(17), TEST_FILTERS)
-    stats.count_drop("duplicate-pair", Pair("", "", "corpus.tsv:0"))
-    assert (stats.num_read, stats.num_kept) == (17, 6)
-    assert stats.filter_stats["duplicate-pair"] == FilterStats("An equal pair came before.", 1, [Pair("", "", "corpus.tsv:0")])
-
-
 def test_long_examples_end_with_ellipsis() -> None:
     long = "ü" * 5000
     _, stats = apply_filters([Pair(long + "x", long, "a" * 400)], TEST_FILTERS)
@@ -671,27 +541,6 @@ def test_invalid_statistics_are_refused(subtests: pytest.Subtests) -> None:
 # Report
 
 HOSTILE = ["<script>alert(1)</script>", "</table></body>", '"><img src=x onerror=y>', "a & b", "\u202egnirts", "\x00", "\ud800"]
-
-
-class PageParser(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: set[str] = set()
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def parse_page(page: str) -> PageParser:
-    parser = PageParser()
-    parser.feed(page)
-    return parser
 
 
 def test_table_rows_have_counts_and_percentages() -> None:
@@ -727,12 +576,6 @@ def make_stats(num_read: int, **num_dropped: int) -> CleaningStats:
             "data.cleaning.max_words and data.cleaning.max_characters",
             "length",
         ),
-        (
-            make_stats(10, urls=5, numbers=5),
-            "no pair is left; the filter urls dropped 5 of 10 pairs (50.0 %)",
-            "data.cleaning.urls",
-            "urls",
-        ),
     ],
 )
 def test_warning_names_filter_and_recipe_key(stats: CleaningStats, problem: str, keys: str, skipped: str) -> None:
@@ -745,9 +588,6 @@ def test_warning_for_empty_sides_and_empty_corpus() -> None:
         "a: the filter empty dropped 9 of 10 pairs (90.0 %); check its files and columns",
         "b: no pair was read; check its files",
     ]
-
-
-def test_no_warning_below_90_percent() -> None:
     assert find_warnings({"a": make_stats(1000, ratio=899), "b": make_stats(5)}) == []
 
 
@@ -760,8 +600,7 @@ def test_every_filter_has_recipe_keys() -> None:
 def test_report_shows_corpora_and_examples_in_turn() -> None:
     large = apply_filters(make_corpus(1000), TEST_FILTERS)[1]
     small = apply_filters([Pair("abc", "def", "small.tsv:1")], TEST_FILTERS)[1]
-    parser = parse_page(render_cleaning_report({"large": large, "small": small}))
-    text = "\n".join(parser.text)
+    text = render_cleaning_report({"large": large, "small": small})
     for part in ("large", "small", "odd: The source is of odd length.", "small.tsv:1", "1,001"):
         assert part in text
     # One of the examples of the filter that dropped pairs of both corpora is from the small corpus.
@@ -770,19 +609,18 @@ def test_report_shows_corpora_and_examples_in_turn() -> None:
 
 
 def test_report_escapes_texts() -> None:
-    stats = CleaningStats(100)
-    for number, text in enumerate(HOSTILE):
-        stats.count_drop(text, Pair(text, text, f"{text}:{number}"))
-    harmless_stats = CleaningStats(100)
-    for number in range(len(HOSTILE)):
-        harmless_stats.count_drop(f"filter {number}", Pair("a", "b", "c"))
-    page = render_cleaning_report(dict.fromkeys(HOSTILE, stats), title=HOSTILE[0])
-    parser, harmless = (
-        parse_page(page),
-        parse_page(render_cleaning_report(dict.fromkeys(map(str, range(len(HOSTILE))), harmless_stats), title="harmless")),
-    )
-    assert set(parser.tags) == set(harmless.tags)
-    assert parser.attributes == harmless.attributes
-    assert "script" not in parser.tags
-    assert "<script>alert(1)</script>" in "".join(parser.text)
+    """A report of hostile names and texts has the tags of a report of numbers."""
+
+    def render(texts: Sequence[str]) -> str:
+        stats = CleaningStats(100)
+        for number, text in enumerate(texts):
+            stats.count_drop(text, Pair(text, text, f"{text}:{number}"))
+        return render_cleaning_report(dict.fromkeys(texts, stats), title=texts[0])
+
+    def find_tags(page: str) -> list[str]:
+        return re.findall("<[^>]*>", re.sub('"[^"]*"', "", page))
+
+    page = render(HOSTILE)
+    assert find_tags(page) == find_tags(render([f"filter {number}" for number in range(len(HOSTILE))]))
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     page.encode()

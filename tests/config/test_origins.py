@@ -74,11 +74,6 @@ def test_values_are_those_of_the_recipe() -> None:
         assert {item.key: item.value for item in values}["model.d_model"] == recipe.model.d_model
 
 
-def test_recipe_of_the_package_is_printed_as_it_is() -> None:
-    result = CliRunner().invoke(recipe_command, ["multi30k-ende"], catch_exceptions=False)
-    assert result.stdout == list_builtin_recipes()["multi30k-ende"].read_text(encoding="utf-8")
-
-
 def test_list_names_every_recipe_of_the_package() -> None:
     result = CliRunner().invoke(recipe_command, ["--json"], catch_exceptions=False)
     assert json.loads(result.stdout).keys() == list_builtin_recipes().keys()

@@ -108,262 +108,136 @@ def document_with(key: str, value: Any) -> dict[str, Any]:
 
 
 KEYS = dict(iter_keys())
-NUMBERS = [key for key, entry in KEYS.items() if {int, float} & {plain for plain in entry.types if isinstance(plain, type)}]
 INTEGERS = [key for key, entry in KEYS.items() if int in entry.types]
-BOOLEANS = [key for key, entry in KEYS.items() if bool in entry.types]
-TEXTS = [key for key, entry in KEYS.items() if str in entry.types and key not in ("preset", "size")]
 
 
 # Overrides, and the parts that the error message must hold: the key, the given value, and the limit.
-INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
-    # misspelt keys at each depth
-    "misspelt section": (["trainin.max_steps=3"], ["trainin is not a key", "did you mean training?"]),
-    "misspelt key": (["training.max_step=3"], ["training.max_step is not a key", "did you mean max_steps?"]),
-    "misspelt inner key": (["data.train.sorce='a'"], ["data.train.sorce is not a key", "did you mean source?"]),
-    "key without a close name": (
-        ["xyzzy=3"],
-        ["xyzzy is not a key", "one of: name, run, preset, size, card, task, data, tokenizer, model"],
-    ),
-    "misspelt key of a stage": (
-        ["data.curriculum=[{}, {wieghts={}}]"],
-        ["data.curriculum[1].wieghts is not", "did you mean weights?"],
-    ),
-    "dash for underscore": (["decoding.max-source=1"], ["decoding.max-source is not a key", "did you mean max_source_tokens?"]),
+INVALID_OVERRIDES: list[tuple[list[str], list[str]]] = [
+    (["trainin.max_steps=3"], ["trainin is not a key", "did you mean training?"]),
+    (["training.max_step=3"], ["training.max_step is not a key", "did you mean max_steps?"]),
+    (["xyzzy=3"], ["xyzzy is not a key", "one of: name, run, preset, size, card, task, data, tokenizer, model"]),
     # wrong types
-    "date for number": (["model.d_ff=2017-06-12"], ["model.d_ff = datetime.date(2017, 6, 12)", "whole number"]),
-    "value for section": (["model=3"], ["model = 3", "section"]),
-    "text for inner section": (["data.train='a.txt'"], ["data.train = 'a.txt'", "section"]),
-    "number for a file name": (["data.train.source=3"], ["data.train.source = 3: ", "text, in quotes, or a list of them"]),
-    "empty list of file names": (["data.train.file=[]"], ["data.train.file = []: ", "at least 1 item"]),
-    "empty file name": (["data.train.file=['']"], ["data.train.file[0] = ''", "at least 1 character"]),
-    "one column": (["data.train.columns=['1']"], ["data.train.columns = ['1']: ", "at least 2 items"]),
-    "table for a list": (["data.curriculum={}"], ["data.curriculum = {}: ", "needs a list"]),
-    "number for a stage": (["data.curriculum=[3]"], ["data.curriculum[0] = 3: ", "section of key = value"]),
-    "list for a table": (["data.corpora=[{file='a'}]"], ["data.corpora = [{'file': 'a'}]: ", "section of key = value"]),
-    "section for value": (["training.max_steps={a=1}"], ["training.max_steps = {'a': 1}", "whole number"]),
+    (["model.d_ff=2017-06-12"], ["model.d_ff = datetime.date(2017, 6, 12)", "whole number"]),
+    (["model=3"], ["model = 3", "section"]),
+    (["data.train.source=3"], ["data.train.source = 3: ", "text, in quotes, or a list of them"]),
     # out of range
-    "zero count": (["training.max_steps=0"], ["training.max_steps = 0", "1"]),
-    "dropout of 1": (["model.residual_dropout=1.0"], ["model.residual_dropout = 1.0", "less than 1"]),
-    "vocabulary above the limit": (["tokenizer.vocab_size=2e9"], ["tokenizer.vocab_size = 2000000000.0", "16777216"]),
-    "5,000 digits": ([f"model.d_model=1{'0' * 5000}"], ["model.d_model = '1000", "whole number"]),
-    "underflow to zero": (["training.adam_epsilon=1e-400"], ["training.adam_epsilon = 0.0", "greater than 0"]),
-    "zero weight": (["data.corpora={a={file='a', weight=0}}"], ["data.corpora.a.weight = 0", "greater than 0"]),
-    "weight above the limit": (
-        ["data.curriculum=[{weights={a=1e300}}]"],
-        ["data.curriculum[0].weights.a = 1e+300", "1000000000"],
-    ),
+    (["training.max_steps=0"], ["training.max_steps = 0", "1"]),
+    ([f"model.d_model=1{'0' * 5000}"], ["model.d_model = '1000", "whole number"]),
     # unknown names
-    "corpus name with a space": (
-        ["data.corpora={'my corpus'={file='a'}}"],
-        ["data.corpora: 'my corpus' is not a name", "letters", "digits"],
-    ),
-    "reserved corpus name": (["data.corpora={valid={file='a'}}"], ["data.corpora: 'valid' is not a name", "data.valid"]),
-    "unknown filter": (
+    (
         ["data.train={file='a', skip_filters=['ratio', 'lenght']}"],
         ["data.train.skip_filters[1] = 'lenght'", "'length', 'ratio', ", "or 'eval-overlap'", "did you mean length?"],
     ),
-    "unknown choice": (["model.norm=Post"], ["model.norm = 'Post'", "'post' or 'pre'"]),
-    "unknown preset": (["preset=papr"], ["preset = 'papr'", "one of: paper, t2t-2017, modern", "did you mean paper?"]),
-    "unknown size": (["size=bigg"], ["size = 'bigg'", "one of: tiny, small, base, big, student, A-h1", "did you mean big?"]),
-    "section for size": (["size={a=1}"], ["size = {'a': 1}", "one of: tiny"]),
+    (["model.norm=Post"], ["model.norm = 'Post'", "'post' or 'pre'"]),
+    (["preset=papr"], ["preset = 'papr'", "one of: paper, t2t-2017, modern", "did you mean paper?"]),
+    (["size=bigg"], ["size = 'bigg'", "one of: tiny, small, base, big, student, A-h1", "did you mean big?"]),
     # values that do not fit together
-    "heads do not divide": (["model.num_heads=7"], ["d_model = 512", "num_heads = 7", "d_k"]),
-    "groups of unequal sizes": (["model.num_key_value_heads=3"], ["num_key_value_heads = 3", "num_heads = 8"]),
-    "odd with sinusoids": (["model.d_model=513", "model.num_heads=3"], ["d_model = 513", "odd", "learn"]),
-    "relative positions without self-attention": (
+    (["model.num_heads=7"], ["d_model = 512", "num_heads = 7", "d_k"]),
+    (["model.num_key_value_heads=3"], ["num_key_value_heads = 3", "num_heads = 8"]),
+    (["model.d_model=513", "model.num_heads=3"], ["d_model = 513", "odd", "learn"]),
+    (
         ["model.position_encoding=relative", "model.decoder_autoregression=ssru"],
         ["position_encoding = 'relative'", "drop ssru"],
     ),
-    "rotary positions without self-attention": (
-        ["model.position_encoding=rotary", "model.decoder_autoregression=ssru"],
-        ["position_encoding = 'rotary'", "drop ssru"],
-    ),
-    "rotary positions of odd heads": (["model.position_encoding=rotary", "model.d_k=63"], ["d_k = 63", "odd", "rotary"]),
-    "offset of rotary positions": (
-        ["model.position_encoding=rotary", "model.position_offset=2"],
-        ["position_offset = 2", "drop it"],
-    ),
-    "rotary positions of a spectrogram": (
+    (["model.position_encoding=rotary", "model.d_k=63"], ["d_k = 63", "odd", "rotary"]),
+    (["model.position_encoding=rotary", "model.position_offset=2"], ["position_offset = 2", "drop it"]),
+    (
         ["model.position_encoding=rotary", "model.frontend=log-mel", "model.tie_embeddings=decoder"],
         ["frontend = 'log-mel' needs position_encoding = 'learned'", "'rotary'"],
     ),
-    "rotary positions of other layers": (
+    (
         ["model.position_encoding=rotary", "model.encoder_mixer=dilated"],
         ["model.position_encoding = 'rotary'", "model.encoder_mixer"],
     ),
-    "source prefix of a parser": (
+    (
         ["task.kind=parsing", "tokenizer.joint=false", "model.tie_embeddings=none", "tokenizer.source_prefix='a: '"],
         ["tokenizer.source_prefix is for translation"],
     ),
-    "only d_k given": (["model.num_heads=7", "model.d_k=8"], ["d_model = 512", "num_heads = 7", "d_v"]),
-    "tied embeddings of two vocabularies": (
-        ["tokenizer.joint=false"],
-        ["model.tie_embeddings = 'all'", "tokenizer.joint = true"],
-    ),
-    "target size of a joint vocabulary": (["tokenizer.target_vocab_size=900"], ["target_vocab_size", "tokenizer.joint"]),
-    "pair longer than a batch": (
-        ["data.max_length=300", "training.batch_tokens=299"],
-        ["data.max_length = 300", "training.batch_tokens = 299"],
-    ),
-    "too few positions": (
-        ["size=E", "model.max_positions=99", "data.max_length=100"],
-        ["data.max_length = 100", "99", "model.max_positions"],
-    ),
-    "nbest above the beam size": (["decoding.nbest=5"], ["nbest = 5", "beam_size = 4"]),
-    "nbest of greedy search": (["decoding.method=greedy", "decoding.nbest=2"], ["nbest = 2", "greedy"]),
-    "average of more than keep_last": (
-        ["training.num_averaged_checkpoints=6"],
-        ["num_averaged_checkpoints = 6", "keep_last = 5"],
-    ),
-    "average of more than keep_best": (
-        ["training.checkpoint_averaging='best'"],
-        ["num_averaged_checkpoints = 5", "keep_best = 1"],
-    ),
-    "corpus in file and source": (
-        ["data.train={file='a.tsv', source='b'}"],
-        ["data.train", "or all three", "given: source and file"],
-    ),
-    "corpus without target": (["data.valid={source='b'}"], ["data.valid", "give source and target, or file", "given: source"]),
-    "corpus without files": (["data.test={}"], ["data.test", "given: none of them"]),
-    "unequal lists": (["data.train={source=['a', 'b'], target='c'}"], ["data.train: ", "source names 2", "target 1"]),
-    "one side in one file": (
-        ["data.train={file='a', format='lines'}"],
-        ["data.train: format = 'lines'", "give source and target"],
-    ),
-    "both sides in two files": (
-        ["data.train={source='a', target='b', format='tmx'}"],
-        ["data.train: format = 'tmx'", "give file, not source and target"],
-    ),
-    **{
-        f"columns in {file_format}": (
-            [f"data.train={{file='a', format='{file_format}', columns=['1', '2']}}"],
-            ["data.train: columns", f"'{file_format}'"],
-        )
+    (["model.num_heads=7", "model.d_k=8"], ["d_model = 512", "num_heads = 7", "d_v"]),
+    (["tokenizer.joint=false"], ["model.tie_embeddings = 'all'", "tokenizer.joint = true"]),
+    (["tokenizer.target_vocab_size=900"], ["target_vocab_size", "tokenizer.joint"]),
+    (["data.max_length=300", "training.batch_tokens=299"], ["data.max_length = 300", "training.batch_tokens = 299"]),
+    (["size=E", "model.max_positions=99", "data.max_length=100"], ["data.max_length = 100", "99", "model.max_positions"]),
+    (["decoding.nbest=5"], ["nbest = 5", "beam_size = 4"]),
+    (["decoding.method=greedy", "decoding.nbest=2"], ["nbest = 2", "greedy"]),
+    (["training.num_averaged_checkpoints=6"], ["num_averaged_checkpoints = 6", "keep_last = 5"]),
+    (["training.checkpoint_averaging='best'"], ["num_averaged_checkpoints = 5", "keep_best = 1"]),
+    (["training.checkpoint_every_steps=0"], ["checkpoint_every_steps, checkpoint_every_minutes or both"]),
+    (["data.test={}"], ["data.test", "given: none of them"]),
+    (["data.train=[{file='a.tsv'}]"], ["data.train: ", "not a list", "name several in data.corpora"]),
+    (["data.valid.new={file='a.tsv'}"], ["data.valid: 'new'", "several files as a list"]),
+    (["data.valid={file='a.tsv', weight=1}"], ["data.valid: weight", "data.corpora"]),
+    (["data.train={file=['a', '-'], format='tsv'}"], ["data.train: standard input (-)", "alone"]),
+    (["data.cleaning.eval_overlap=true"], ["data.cleaning.eval_overlap", "data.valid", "data.test"]),
+    (["data.train={file='a.tsv', source='b'}"], ["data.train", "or all three", "given: source and file"]),
+    (["data.valid={source='b'}"], ["data.valid", "give source and target, or file", "given: source"]),
+    (["data.train={source=['a', 'b'], target='c'}"], ["data.train: ", "source names 2", "target 1"]),
+    (["data.train={file='a', format='lines'}"], ["data.train: format = 'lines'", "give source and target"]),
+    (["data.train={source='a', target='b', format='tmx'}"], ["data.train: format = 'tmx'", "give file, not source and target"]),
+    *(
+        ([f"data.train={{file='a', format='{file_format}', columns=['1', '2']}}"], ["data.train: columns", f"'{file_format}'"])
         for file_format in ("tmx", "xliff", "po", "brackets")
-    },
-    "columns of two files": (
-        ["data.train={source='a', target='b', columns=['1', '2']}"],
-        ["data.train: columns", "both sides"],
     ),
-    "column 0": (["data.train={file='a', format='tsv', columns=['0', '1']}"], ["data.train: columns = ['0', '1']", "number"]),
-    "standard input without format": (["data.train={file='-'}"], ["data.train: file = '-' needs format"]),
-    "standard input among files": (["data.train={file=['a', '-'], format='tsv'}"], ["data.train: standard input (-)", "alone"]),
-    "standard input for a side": (["data.train={source='-', target='a'}"], ["data.train: standard input (-)", "both sides"]),
-    "standard input for validation": (["data.valid={file='-', format='tsv'}"], ["data.valid: file = '-'", "training corpora"]),
-    "standard input twice": (
-        ["data.corpora={a={file='-', format='tsv'}, b={file='-', format='tsv'}}"],
-        ["corpora.a and corpora.b", "once"],
-    ),
-    "weight of the only corpus": (["data.train={file='a.tsv', weight=1}"], ["data.train: weight", "data.corpora"]),
-    "weight in validation": (["data.valid={file='a.tsv', weight=1}"], ["data.valid: weight", "data.corpora"]),
-    "skip_filters in validation": (
-        ["data.valid={file='a.tsv', skip_filters=['urls']}"],
-        ["data.valid: skip_filters", "training corpora"],
-    ),
-    "corpora in train": (["data.train.tatoeba={file='a.tsv'}"], ["data.train: 'tatoeba'", "name several in data.corpora"]),
-    "list of corpora": (["data.train=[{file='a.tsv'}]"], ["data.train: ", "not a list", "name several in data.corpora"]),
-    "several validation corpora": (["data.valid.new={file='a.tsv'}"], ["data.valid: 'new'", "several files as a list"]),
-    "train and corpora": (["data.train={file='a.tsv'}", "data.corpora={a={file='a.tsv'}}"], ["data: train and corpora"]),
-    "weight for one of two": (
-        ["data.corpora={a={file='a.tsv', weight=1}, b={file='b.tsv'}}"],
-        ["corpora.b has no weight", "corpora.a has"],
-    ),
-    "weight and temperature": (
+    (["data.train={source='a', target='b', columns=['1', '2']}"], ["data.train: columns", "both sides"]),
+    (["data.train={file='a', format='tsv', columns=['0', '1']}"], ["data.train: columns = ['0', '1']", "number"]),
+    (["data.train={file='-'}"], ["data.train: file = '-' needs format"]),
+    (["data.train={source='-', target='a'}"], ["data.train: standard input (-)", "both sides"]),
+    (["data.valid={file='-', format='tsv'}"], ["data.valid: file = '-'", "training corpora"]),
+    (["data.corpora={a={file='-', format='tsv'}, b={file='-', format='tsv'}}"], ["corpora.a and corpora.b", "once"]),
+    (["data.train={file='a.tsv', weight=1}"], ["data.train: weight", "data.corpora"]),
+    (["data.valid={file='a.tsv', skip_filters=['urls']}"], ["data.valid: skip_filters", "training corpora"]),
+    (["data.train.tatoeba={file='a.tsv'}"], ["data.train: 'tatoeba'", "name several in data.corpora"]),
+    (["data.train={file='a.tsv'}", "data.corpora={a={file='a.tsv'}}"], ["data: train and corpora"]),
+    (["data.corpora={a={file='a.tsv', weight=1}, b={file='b.tsv'}}"], ["corpora.b has no weight", "corpora.a has"]),
+    (
         ["data.corpora={a={file='a.tsv', weight=1}}", "data.temperature=5"],
         ["data: weights and temperature are given", "one of them"],
     ),
-    "temperature and curriculum": (
-        ["data.corpora={a={file='a.tsv'}}", "data.temperature=5", "data.curriculum=[{}]"],
-        ["temperature and curriculum"],
-    ),
-    "temperature without corpora": (["data.temperature=5"], ["data: temperature", "data.corpora"]),
-    "curriculum without corpora": (["data.curriculum=[{}]"], ["data: curriculum", "data.corpora"]),
-    "weights and temperature in a stage": (
-        ["data.curriculum=[{weights={a=1}, temperature=5}]"],
-        ["data.curriculum[0]: weights and temperature"],
-    ),
-    "stage of zero weights": (
-        ["data.curriculum=[{weights={a=0}}]"],
-        ["data.curriculum[0]: weights are 0 for all corpora", "above 0"],
-    ),
-    "stage of an unknown corpus": (
+    (["data.corpora={a={file='a.tsv'}}", "data.temperature=5", "data.curriculum=[{}]"], ["temperature and curriculum"]),
+    (["data.temperature=5"], ["data: temperature", "data.corpora"]),
+    (["data.curriculum=[{}]"], ["data: curriculum", "data.corpora"]),
+    (["data.curriculum=[{weights={a=1}, temperature=5}]"], ["data.curriculum[0]: weights and temperature"]),
+    (["data.curriculum=[{weights={a=0}}]"], ["data.curriculum[0]: weights are 0 for all corpora", "above 0"]),
+    (
         ["data.corpora={news={file='a.tsv'}}", "data.curriculum=[{weights={new=1}}]"],
         ["curriculum[0].weights.new is not in corpora", "did you mean news?"],
     ),
-    "end_epoch not increasing": (
+    (
         ["data.corpora={a={file='a.tsv'}}", "data.curriculum=[{end_epoch=3}, {end_epoch=3}, {}]"],
         ["data: curriculum[1].end_epoch = 3", "more than 3"],
     ),
-    "stage without end_epoch": (
-        ["data.corpora={a={file='a.tsv'}}", "data.curriculum=[{}, {}]"],
-        ["data: curriculum[0] needs end_epoch"],
-    ),
-    "end_epoch of the last stage": (
-        ["data.corpora={a={file='a.tsv'}}", "data.curriculum=[{end_epoch=3}]"],
-        ["curriculum[0].end_epoch = 3", "drop"],
-    ),
-    "script filter without languages": (
-        ["data.cleaning.min_script_ratio=0.5"],
-        ["data.cleaning.min_script_ratio needs task.source_language and task.target"],
-    ),
-    "language filter with one language": (
+    (["data.corpora={a={file='a.tsv'}}", "data.curriculum=[{}, {}]"], ["data: curriculum[0] needs end_epoch"]),
+    (["data.corpora={a={file='a.tsv'}}", "data.curriculum=[{end_epoch=3}]"], ["curriculum[0].end_epoch = 3", "drop"]),
+    (["data.cleaning.min_script_ratio=0.5"], ["data.cleaning.min_script_ratio needs task.source_language and task.target"]),
+    (
         ["data.cleaning.min_language_probability=0.5", "task.source_language=de"],
         ["data.cleaning.min_language_probability", "task.target_language"],
     ),
-    "overlap without evaluation data": (
-        ["data.cleaning.eval_overlap=true"],
-        ["data.cleaning.eval_overlap", "data.valid", "data.test"],
-    ),
-    "no tokenizer model for the target": (
+    (
         ["tokenizer.joint=false", "model.tie_embeddings=none", "tokenizer.model_file=a"],
         ["tokenizer.model_file", "tokenizer.target_model_file"],
     ),
-    "target model of a joint vocabulary": (
-        ["tokenizer.model_file=a", "tokenizer.target_model_file=b"],
-        ["tokenizer.target_model_file", "joint = false"],
-    ),
-    "target model without source model": (
-        ["tokenizer.joint=false", "model.tie_embeddings=none", "tokenizer.target_model_file=b"],
-        ["tokenizer.target_model_file"],
-    ),
-    "sampling without byte fallback": (
-        ["tokenizer.sampling_alpha=0.1", "tokenizer.byte_fallback=false"],
-        ["tokenizer.sampling_alpha", "byte_fallback"],
-    ),
-    "noise without byte fallback": (
-        ["data.noise.typos=0.1", "tokenizer.byte_fallback=false"],
-        ["data.noise.typos", "tokenizer.byte_fallback = true"],
-    ),
-    "upper_case with lowercase": (
+    (["tokenizer.model_file=a", "tokenizer.target_model_file=b"], ["tokenizer.target_model_file", "joint = false"]),
+    (["tokenizer.joint=false", "model.tie_embeddings=none", "tokenizer.target_model_file=b"], ["tokenizer.target_model_file"]),
+    (["tokenizer.sampling_alpha=0.1", "tokenizer.byte_fallback=false"], ["tokenizer.sampling_alpha", "byte_fallback"]),
+    (["data.noise.typos=0.1", "tokenizer.byte_fallback=false"], ["data.noise.typos", "tokenizer.byte_fallback = true"]),
+    (
         ["tokenizer.lowercase=true", "data.noise.upper_case=0.1"],
         ["data.noise.upper_case and title_case", "tokenizer.lowercase = true", "drop them"],
     ),
     # not an override
-    "no equals sign": (["training.max_steps"], ["'training.max_steps'", "write key=value"]),
-    "no key": (["=3"], ["'=3'", "write key=value"]),
-    "no section": ([".x=3"], ["'.x=3'", "write key=value"]),
-    "no key after the section": (["training.=3"], ["'training.=3'", "write key=value"]),
-}
+    (["training.max_steps"], ["'training.max_steps'", "write key=value"]),
+    (["training.=3"], ["'training.=3'", "write key=value"]),
+]
 
 
 def test_invalid_override_raises_one_line(subtests: pytest.Subtests) -> None:
-    for case in INVALID_OVERRIDES:
-        with subtests.test(case=case):
-            overrides, parts = INVALID_OVERRIDES[case]
+    for overrides, parts in INVALID_OVERRIDES:
+        with subtests.test(overrides=overrides):
             line = recipe_error(*overrides)
             for part in parts:
                 assert part in line
             assert line.startswith((f"{WHERE}: ", repr(overrides[0])))
-
-
-def test_run_without_checkpoints_is_refused() -> None:
-    line = recipe_error(document={"training": {"checkpoint_every_steps": 0}})
-    assert "checkpoint_every_steps, checkpoint_every_minutes or both" in line
-
-
-def test_override_below_a_value_is_refused() -> None:
-    line = recipe_error("name.x=3", document={"name": "n"})
-    assert line == "'name.x=3': name is a value, not a section"
 
 
 def test_long_value_is_cut_in_message() -> None:
@@ -389,12 +263,6 @@ def test_number_types_refuse_other_values(subtests: pytest.Subtests) -> None:
                 assert f"{key} = {shown}: " in recipe_error(document=document_with(key, value))
 
 
-def test_number_key_refuses_text(subtests: pytest.Subtests) -> None:
-    for key in NUMBERS:
-        with subtests.test(key=key):
-            assert f"{key} = 'abc': " in recipe_error(document=document_with(key, "abc"))
-
-
 def test_integer_key_ends_at_32_bits(subtests: pytest.Subtests) -> None:
     for key in INTEGERS:
         with subtests.test(key=key):
@@ -402,23 +270,19 @@ def test_integer_key_ends_at_32_bits(subtests: pytest.Subtests) -> None:
             assert f"{key} = 0.5: " in recipe_error(document=document_with(key, 0.5))
 
 
-def test_boolean_key_takes_true_or_false(subtests: pytest.Subtests) -> None:
-    others = [("tokenizer.joint", value) for value in ("0", "yes", "True", "'true'")]
-    for key, value in [*others, *((key, "1") for key in BOOLEANS)]:
-        with subtests.test(key=key, value=value):
-            line = recipe_error(document=document_with(key, value))
-            assert f"{key} = " in line
-            assert "true or false" in line
+@pytest.mark.parametrize("value", ["0", "yes", "True", "'true'"])
+def test_boolean_key_takes_true_or_false(value: str) -> None:
+    line = recipe_error(document=document_with("tokenizer.joint", value))
+    assert line.startswith(f"{WHERE}: tokenizer.joint = ")
+    assert "true or false" in line
 
 
-def test_text_key_refuses_numbers(subtests: pytest.Subtests) -> None:
-    others = [("data.root", value) for value in ("true", "2017-06-12")]
-    for key, value in [*others, *((key, "3") for key in TEXTS)]:
-        with subtests.test(key=key, value=value):
-            line = recipe_error(document=document_with(key, value))
-            assert f"{key} = " in line
-            assert "in quotes" in line
-            assert ("or a list of them" in line) == takes_a_list(key)
+@pytest.mark.parametrize("key", ["data.root", "data.train.file"])
+def test_text_key_refuses_other_values(key: str) -> None:
+    for value in ("3", "true", "2017-06-12"):
+        line = recipe_error(document=document_with(key, value))
+        assert "in quotes" in line
+        assert ("or a list of them" in line) == takes_a_list(key)
 
 
 @pytest.mark.parametrize("table", ["data.corpora", "data.curriculum[0].weights"])
@@ -427,15 +291,6 @@ def test_corpus_name_must_fit_into_key(table: str) -> None:
         line = recipe_error(document=document_with(table, {name: 3}))
         assert line.startswith(f"{WHERE}: {table}: ")
         assert " is not a name: " in line
-
-
-def test_key_lists_cover_every_type() -> None:
-    # One known key of each type shows that the parametrized tests above ran.
-    assert {"model.d_k", "training.seed", "data.curriculum[0].end_epoch"} <= set(INTEGERS) <= set(NUMBERS)
-    assert {"training.max_minutes", "data.corpora.any.weight", "data.curriculum[0].weights.any"} <= set(NUMBERS) - set(INTEGERS)
-    assert {"model.final_norm", "tokenizer.joint", "data.cleaning.mojibake"} <= set(BOOLEANS)
-    assert {"name", "data.root", "data.train.file", "data.valid.source[0]", "data.corpora.any.columns[0]"} <= set(TEXTS)
-    assert {"data.corpora", "data.curriculum", "data.test.skip_filters", "data.test.skip_filters[0]"} <= set(KEYS)
 
 
 # --- layers -------------------------------------------------------------------------------------------------------------
@@ -624,24 +479,6 @@ def test_builtin_recipe_is_valid(subtests: pytest.Subtests) -> None:
             assert read_recipe(path, overrides).data.training_corpora()
 
 
-def test_recipe_error_has_code(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    for content, overrides, code in [
-        (None, [], "recipe-not-found"),
-        ("a = = 2", [], "recipe-syntax"),
-        ("", ["model"], "recipe-syntax"),
-        ("", ["name.x=3"], "invalid-recipe"),
-        ("[model]\nd_mdel = 3", [], "unknown-key"),
-        ("[model]\nd_model = 0", [], "invalid-recipe"),
-    ]:
-        with subtests.test(content=content, overrides=overrides, code=code):
-            tmp_path = tmp_path_factory.mktemp("case")
-            path = tmp_path / "r.toml"
-            if content is not None:
-                path.write_text(content)
-            with raises_code(code):
-                read_recipe(path, overrides)
-
-
 # --- corpora and mixtures ---------------------------------------------------------------------------------------------
 
 
@@ -798,14 +635,6 @@ def test_parsing_recipes_follow_the_text_and_then_the_code() -> None:
         assert "training.lr_factor" not in deviations
         assert "model.residual_dropout" not in deviations
         assert ("model.d_ff" in deviations) == (name == "parsing-wsj-semi")
-
-
-def test_dimensions_of_a_parser_are_compared_with_the_text() -> None:
-    recipe = read_recipe(Path("parsing-wsj"), ["model.d_ff=4096", "model.num_heads=16", "training.lr_factor=1.0"])
-    sentences = [deviation.describe() for deviation in find_deviations(recipe.model_dump())]
-    assert "model.d_ff = 4096; the text has 2048 (section 6.3: as base), its code has 2048" in sentences
-    assert "model.num_heads = 16; the text has 8 (section 6.3: as base), its code has 8" in sentences
-    assert "training.lr_factor = 1.0; the text states no value, its code has 5.0" in sentences
 
 
 def test_schema_takes_all_recipes_of_the_package_and_describes_their_keys() -> None:

@@ -64,25 +64,6 @@ def test_bleu_is_geometric_mean_of_precisions() -> None:
     assert score.signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
 
 
-def test_bleu_brevity_penalty_uses_the_whole_set() -> None:
-    # 4 + 4 words against 4 + 6, all of them correct.
-    score = bleu(["a b c d", "a b c d"], [["a b c d", "a b c d e f"]])
-    assert score.value == pytest.approx(100 * math.exp(1 - 10 / 8), abs=1e-9)
-
-
-def test_chrf_is_f2_of_mean_precisions() -> None:
-    # One character of two in common, no pair: precision and recall are both (1/2 + 0/1) / 2.
-    assert chrf(["ab"], [["ac"]]).value == pytest.approx(25.0, abs=1e-9)
-    # Two of two characters and one of one pair, of three, two and one (orders the hypothesis lacks do not count).
-    precision, recall = 1.0, (2 / 3 + 1 / 2) / 2
-    assert chrf(["ab"], [["abc"]]).value == pytest.approx(100 * 5 * precision * recall / (4 * precision + recall))
-
-
-def test_ter_counts_substitutions_and_shifts_once() -> None:
-    assert ter(["a b c x"], [["a b c d"]]).value == pytest.approx(25.0)
-    assert ter(["b c d a"], [["a b c d"]]).value == pytest.approx(25.0)
-
-
 def test_exact_match_accepts_any_reference() -> None:
     score = exact_match(["a b", "c", "C", "d ", "e"], [["a b", "x", "c", "d", "e"], ["y", "c", "c", "d", "e"]])
     assert (score.value, score.signature) == (60.0, "nrefs:2|case:mixed|space:kept")
@@ -143,16 +124,6 @@ def test_tokenized_bleu_neither_smooths_nor_tokenizes() -> None:
     assert tokenized_bleu(["a b c d e."], [["a b c d e ."]]).value < tokenized_bleu(["a b c d e ."], [["a b c d e ."]]).value
 
 
-def test_moses_tokens_equal_sacremoses_example() -> None:
-    # The example and its tokens are those of sacremoses' README.
-    line = "This ain't funny. It's actually hillarious, yet double Ls. | [] < > [ ] & You're gonna shake it off? Don't?"
-    assert moses_tokenize([line, ""], "en") == [
-        "This ain &apos;t funny . It &apos;s actually hillarious , yet double Ls . &#124; &#91; &#93; &lt; &gt; "
-        "&#91; &#93; &amp; You &apos;re gonna shake it off ? Don &apos;t ?",
-        "",
-    ]
-
-
 def test_moses_tokens_depend_on_the_language() -> None:
     # "bzw." is in Moses' German list of abbreviations; French leaves the apostrophe to the left-hand token.
     assert moses_tokenize(["bzw. Anna", "l'ami"], "de") == ["bzw. Anna", "l &apos; ami"]
@@ -183,11 +154,6 @@ def test_compound_split_bleu_matches_closed_form() -> None:
     assert (whole.name, split.name) == ("Moses BLEU", "compound-split BLEU")
 
 
-def test_compounds_split_in_every_reference_set() -> None:
-    references = [["nothing of it"], ["a rich-text format"]]
-    assert compound_split_bleu(["a rich-text format"], references, "en").value == pytest.approx(100.0)
-
-
 # --- metrics: shape and errors ---
 
 
@@ -215,21 +181,6 @@ def test_unavailable_tokenizers_raise_errors(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
     with raises_code("unknown-metric", "'ja-mecab'", "pip install sacrebleu[ja]"):
         bleu(["a"], [["a"]], tokenize="ja-mecab")
-
-
-def test_missing_sacremoses_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with raises_code("missing-dependency", "sacremoses", "dragoman[moses]"):
-        compound_split_bleu(["a"], [["a"]], "de")
-
-
-def test_evaluation_imports_libraries_when_it_scores() -> None:
-    code = (
-        "import sys, dragoman.evaluation.metrics, dragoman.evaluation.bootstrap; "
-        "print(sorted({'torch', 'sacremoses', 'sacrebleu'} & set(sys.modules)))"
-    )
-    command = [sys.executable, "-c", code]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
 # --- significance ---

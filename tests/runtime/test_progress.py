@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dragoman.runtime.progress import Heartbeat, LineTimer, ProgressLog, RecentRate, format_duration, format_rate
+from dragoman.runtime.progress import Heartbeat, LineTimer, ProgressLog, RecentRate, format_duration
 
 pytestmark = pytest.mark.usefixtures("progress_lines")
 
@@ -41,14 +41,6 @@ def test_line_without_total_has_no_time_left() -> None:
     assert lines == ["translating: 6,000 lines, 200 lines/s"]
 
 
-def test_total_may_come_with_an_update() -> None:
-    clock, lines = FakeClock(), list[str]()
-    log = ProgressLog(lines.append, "scoring", clock=clock)
-    clock.seconds = 20
-    log.update(50, 100)
-    assert lines == ["scoring: 50 of 100 lines (50 %), 2.5 lines/s, 20 s left"]
-
-
 def test_line_without_rate_has_time_so_far() -> None:
     clock, lines = FakeClock(), list[str]()
     log = ProgressLog(lines.append, "translating", total=100, clock=clock)
@@ -72,18 +64,6 @@ def test_tasks_with_one_timer_keep_the_interval() -> None:
     clock.seconds = 40
     second.update(10)
     assert lines == ["reading: 40 pairs, 2 pairs/s", "encoding: 10 pairs, 2 pairs/s"]
-
-
-def test_other_line_restarts_the_interval() -> None:
-    clock = FakeClock()
-    timer = LineTimer(clock=clock)
-    clock.seconds = 19
-    timer.restart()
-    clock.seconds = 38
-    assert not timer.claim_line()
-    clock.seconds = 39
-    assert timer.claim_line()
-    assert not timer.claim_line()
 
 
 def test_heartbeat_calls_during_work_without_updates() -> None:
@@ -136,15 +116,6 @@ def test_rate_keeps_few_points() -> None:
     assert rate.per_second() == pytest.approx(1000.0)
 
 
-def test_rate_starts_anew_when_amount_falls() -> None:
-    clock = FakeClock()
-    rate = RecentRate(clock=clock)
-    rate.update(100)
-    clock.seconds = 5
-    rate.update(0)
-    assert rate.per_second() is None
-
-
 def test_duration_is_in_two_units(subtests: pytest.Subtests) -> None:
     for seconds, text in [
         (0.4, "0 s"),
@@ -158,7 +129,3 @@ def test_duration_is_in_two_units(subtests: pytest.Subtests) -> None:
     ]:
         with subtests.test(seconds=seconds, text=text):
             assert format_duration(seconds) == text
-
-
-def test_rate_has_the_digits_that_matter() -> None:
-    assert [format_rate(rate) for rate in (0.254, 3.14, 1234.5)] == ["0.25", "3.1", "1,234"]
