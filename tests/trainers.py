@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from dragoman.config import Recipe
 from dragoman.training.distributed.process_group import DistributedContext
@@ -20,6 +24,7 @@ from dragoman.training.monitoring.events import (
 )
 from dragoman.training.setup import build_trainer, find_checkpoint, prepare_run
 from dragoman.training.trainer import Trainer
+from dragoman.training.validation import ValidationResult, Validator
 
 
 def new_trainer(
@@ -34,6 +39,17 @@ def new_trainer(
     checkpoint = find_checkpoint(recipe, callback, distributed)
     prepared, data_digests = prepare_run(recipe, checkpoint, callback, distributed)
     return build_trainer(recipe, prepared, data_digests, checkpoint, callback, distributed, reuse_plan=reuse_plan)
+
+
+def fake_validations(monkeypatch: pytest.MonkeyPatch, nll: Sequence[float], bleu: Sequence[float] = ()) -> None:
+    """Give the validations of a run these losses, and scores if there are any, one after the other."""
+    validate, losses, scores = Validator.validate, iter(nll), iter(bleu)
+
+    def validate_with_fake_scores(self: Validator, *arguments: Any) -> ValidationResult:
+        result = replace(validate(self, *arguments), nll=next(losses))
+        return replace(result, bleu=next(scores)) if bleu else result
+
+    monkeypatch.setattr(Validator, "validate", validate_with_fake_scores)
 
 
 class Recorder:

@@ -162,6 +162,7 @@ INVALID_OVERRIDES: list[tuple[list[str], list[str]]] = [
     (["decoding.method=greedy", "decoding.nbest=2"], ["nbest = 2", "greedy"]),
     (["training.num_averaged_checkpoints=6"], ["num_averaged_checkpoints = 6", "keep_last = 5"]),
     (["training.checkpoint_averaging='best'"], ["num_averaged_checkpoints = 5", "keep_best = 1"]),
+    (["training.checkpoint_averaging='ema'"], ["checkpoint_averaging = 'ema'", "ema_decay"]),
     (["training.checkpoint_every_steps=0"], ["checkpoint_every_steps, checkpoint_every_minutes or both"]),
     (["data.test={}"], ["data.test", "given: none of them"]),
     (["data.train=[{file='a.tsv'}]"], ["data.train: ", "not a list", "name several in data.corpora"]),

@@ -107,11 +107,6 @@ def check_workers_agree(batches: TrainingBatches, num_workers: int) -> None:
 
 
 @pytest.mark.slow
-def test_one_worker_changes_nothing(batches: TrainingBatches) -> None:
-    check_workers_agree(batches, 1)
-
-
-@pytest.mark.slow
 def test_four_workers_change_nothing(batches: TrainingBatches) -> None:
     check_workers_agree(batches, 4)
 
@@ -207,15 +202,6 @@ def test_repeated_pair_gets_new_noise(repeating_batches: TrainingBatches) -> Non
             assert len(draws) >= 12
             assert {upper for upper, _ in draws} == {True, False}
             assert len({ids for upper, ids in draws if not upper}) > 1
-
-
-def test_repeated_pairs_are_deterministic(repeating_batches: TrainingBatches) -> None:
-    positions = [DataPosition(epoch, number) for epoch in range(2) for number in range(repeating_batches.count_batches(epoch))]
-    expected = [list_ids(repeating_batches[position]) for position in positions]
-    again = TrainingBatches(repeating_batches.recipe, repeating_batches.folder, start_id=BEGIN_ID)
-    assert [list_ids(again[position]) for position in reversed(positions)] == expected[::-1]
-    sent = pickle.loads(pickle.dumps(again))
-    assert [list_ids(sent[position]) for position in positions[::3]] == expected[::3]
 
 
 def test_pair_grown_too_long_stays_unchanged(tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -13,12 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.config import DataConfig, TokenizerConfig
-from dragoman.data.batch_sampler import BatchSampler
 from dragoman.data.collate import collate, iter_batches_by_length
 from dragoman.data.encoded_corpus import (
     Corpus,
-    LengthTable,
     build_pair_batch,
     build_pair_schema,
     get_lengths_file,
@@ -27,15 +24,9 @@ from dragoman.data.encoded_corpus import (
     write_batches,
     write_lengths,
 )
-from dragoman.data.mixture import Mixture
 from dragoman.data.padding import pad_sequences
-from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.formats.text import read_lines
 from expected_errors import error_message
-
-MULTI30K = Path(__file__).parents[3] / "shared" / "data" / "multi30k" / "tok"
-
 
 # --- the encoded corpus -----------------------------------------------------------------------------------------------
 
@@ -73,11 +64,6 @@ def test_encoded_corpus_reads_back_unchanged(
     sources, targets = corpus.lengths()
     assert sources.tolist() == [len(source) for source, _, _ in rows]
     assert targets.tolist() == [len(target) + 1 for _, target, _ in rows]  # with the end token
-
-
-def test_small_vocabulary_uses_two_bytes_per_id() -> None:
-    assert build_pair_schema(2**16).field("source").type.value_type == pa.uint16()
-    assert build_pair_schema(2**16 + 1).field("source").type.value_type == pa.int32()
 
 
 def test_pyarrow_opens_an_encoded_corpus(tmp_path: Path) -> None:
@@ -179,31 +165,3 @@ def test_validation_batches_ascend_in_length(
         previous_longest = longest
         read_lengths += Counter(rows)
     assert read_lengths == Counter((source, target + 1) for source, target in lengths)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k in {MULTI30K}")
-def test_multi30k_batches_have_little_padding(tmp_path: Path) -> None:
-    """A budget of 25,000 tokens gives only 20 batches, each with a twentieth of all lengths, which is a hard case."""
-    texts = [list(read_lines(MULTI30K / f"train.{language}.gz")) for language in ("en", "de")]
-    config = TokenizerConfig(vocab_size=10_000, normalization="identity")
-    tokenizer = train_tokenizer(texts[0], texts[1], config, append_source_eos=True, seed=1)
-    sources, targets = (side.encode_batch(text) for side, text in zip((tokenizer.source, tokenizer.target), texts, strict=True))
-    assert len(sources) == 29_000
-    rows = [([*source, END_ID], target, 1) for source, target in zip(sources, targets, strict=True)]
-    write_rows(get_pair_file(tmp_path, "a", 0), [rows], vocab_size=10_000)
-    corpus = Corpus(list_pair_files(tmp_path, "a"))
-    write_lengths(get_lengths_file(tmp_path, "a"), corpus)
-    sampler = BatchSampler(
-        [LengthTable(get_lengths_file(tmp_path, "a"))],
-        Mixture.from_config(DataConfig(), {"train": 1}),
-        batch_tokens=25_000,
-        seed=1,
-    )
-    source, target = corpus.lengths()
-    longest = np.maximum(source, target)
-    batches = [sampler.get_batch(0, number).pair_indices for number in range(len(sampler.plan_epoch(0)))]
-    counted = sum(len(batch) * int(longest[batch].max()) for batch in batches)
-    assert 1 - longest.sum() / counted < 0.05  # the budget counts the longer side of each pair
-    padded = sum(len(batch) * (int(source[batch].max()) + int(target[batch].max())) for batch in batches)
-    assert 1 - (source.sum() + target.sum()) / padded < 0.10  # the model reads both sides

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from dragoman.config import Recipe
 from dragoman.data.dataloader import DataPosition, TrainingBatches
@@ -16,7 +15,6 @@ from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
 from expected_errors import raises_code
 from multilingual import SPLITS, make_corpus, make_multilingual_recipe, write_corpus
-from trainers import new_trainer
 
 CC_ID, RR_ID, XX_ID = 7, 8, 9  # the last three of the six reserved ids from 4 on, in the order of their codes
 
@@ -123,25 +121,6 @@ def test_directions_share_the_weight_of_their_corpus(letters: Path, tmp_path: Pa
     recipe = make_multilingual_recipe(letters, tmp_path, corpora=corpora)
     mixture = Mixture.from_config(recipe.data, {"a": 100, "a.reversed": 100, "b": 100}, recipe.training_directions)
     assert mixture.count_passes_before(1) == pytest.approx([1.125, 1.125, 0.75])
-
-
-@pytest.mark.slow
-def test_resumed_run_equals_uninterrupted_run(letters: Path, tmp_path: Path) -> None:
-    """Bit for bit, with sampling of pairs that draws other sentences in every epoch."""
-    small = {"copy": make_corpus("valid", "cc"), "reverse": make_corpus("train", "rr", both_directions=True)}
-    settings = ["data.pair_temperature=5", "model.d_model=16", "model.d_ff=16", "training.batch_tokens=400"]
-
-    def run(folder: str, steps: int) -> dict[str, torch.Tensor]:
-        recipe = make_multilingual_recipe(letters, tmp_path / folder, *settings, f"training.max_steps={steps}", corpora=small)
-        trainer = new_trainer(recipe)
-        trainer.run()
-        assert trainer.state.step == steps
-        return {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
-
-    interrupted = run("a", 3)
-    resumed, whole = run("a", 6), run("b", 6)
-    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
-    assert not any(torch.equal(interrupted[name], whole[name]) for name in whole if "weight" in name)
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------------

@@ -64,10 +64,6 @@ ALL = dict.fromkeys(NOISE_TYPES, 0.3)
 # --- selection --------------------------------------------------------------------------------------------------------
 
 
-def test_each_recipe_key_has_a_noise_type() -> None:
-    assert set(NOISE_TYPES) == set(NoiseConfig.model_fields)
-
-
 def test_zero_probability_changes_nothing() -> None:
     none = make_noise()
     assert not none
@@ -84,35 +80,6 @@ def test_noise_frequency_matches_its_probability(subtests: pytest.Subtests) -> N
             first, second = (make_noise(**{name: probability}).select_noisy(epoch, np.arange(count)) for epoch in (0, 1))
             for changed, expected in ((first, probability), (second, probability), (first & second, probability**2)):
                 assert abs(changed.sum() - count * expected) <= 5 * (count * expected * (1 - expected)) ** 0.5
-
-
-def test_noise_types_are_independent() -> None:
-    count = 20_000
-    probabilities = {"typos": 0.5, "upper_case": 0.5}
-    single = [
-        make_noise(**{name: probability}).select_noisy(4, np.arange(count)) for name, probability in probabilities.items()
-    ]
-    assert abs((single[0] & single[1]).sum() - count / 4) <= 5 * (count * 3 / 16) ** 0.5
-    assert np.array_equal(make_noise(**probabilities).select_noisy(4, np.arange(count)), single[0] | single[1])
-
-
-def test_only_selected_pairs_change() -> None:
-    """Upper case changes every pair, so the selected pairs are exactly the changed ones."""
-    noise = make_noise(upper_case=0.4)
-    changed = noise.select_noisy(7, np.arange(2000))
-    for index in range(2000):
-        assert (apply_noise(noise, 7, index) != PAIRS[index % len(PAIRS)]) == changed[index]
-
-
-def test_next_pair_is_read_only_for_concatenation() -> None:
-    def unread() -> tuple[str, str]:
-        raise AssertionError("read")
-
-    noise = make_noise(**{name: 0.5 for name in NOISE_TYPES if name != "concat_next"})
-    for index in range(200):
-        noise.apply(0, index, *PAIRS[0], unread)
-    with pytest.raises(AssertionError, match="read"):
-        make_noise(concat_next=1.0).apply(0, 0, *PAIRS[0], unread)
 
 
 # --- determinism ------------------------------------------------------------------------------------------------------
@@ -177,16 +144,13 @@ def test_noise_types_apply_in_order() -> None:
 def test_upper_and_title_case_follow_the_script(subtests: pytest.Subtests) -> None:
     for text, capitals, title in [
         ("the street", "THE STREET", "The Street"),
-        ("die Große Straße", "DIE GROSSE STRASSE", "Die Große Straße"),
         ("l'été à Aix-en-Provence, don't", "L'ÉTÉ À AIX-EN-PROVENCE, DON'T", "L'été À Aix-En-Provence, Don't"),
         ("'tis d’accord «oui»", "'TIS D’ACCORD «OUI»", "'Tis D’accord «Oui»"),
         ("e\u0301te\u0301 ame\u0301lie", "E\u0301TE\u0301 AME\u0301LIE", "E\u0301te\u0301 Ame\u0301lie"),
-        ("чудесная погода", "ЧУДЕСНАЯ ПОГОДА", "Чудесная Погода"),
         ("我喜欢python。", "我喜欢PYTHON。", "我喜欢python。"),
         ("the USA in 1990s", "THE USA IN 1990S", "The USA In 1990s"),
         ("open %s and {name} or <b>bold</b>", "OPEN %s AND {name} OR <b>BOLD</b>", "Open %s And {name} Or <b>Bold</b>"),
         ("see https://a.org/b, a@b.org", "SEE https://a.org/b, a@b.org", "See https://a.org/b, a@b.org"),
-        ("100% sicher", "100% SICHER", "100% Sicher"),
         ("", "", ""),
     ]:
         with subtests.test(text=text, capitals=capitals, title=title):
@@ -199,22 +163,16 @@ def test_final_punctuation_is_dropped(subtests: pytest.Subtests) -> None:
         ("It rains.", "It rains"),
         ("It rains", "It rains"),
         ("Really?!", "Really"),
-        ("Well...", "Well"),
         ("Well …", "Well"),
-        ("File name:", "File name"),
         ("Attends-moi !", "Attends-moi"),
-        ("你好。", "你好"),
         ("你叫什么名字？！", "你叫什么名字"),
         ("他说：“等等！”", "他说：“等等”"),
         ("She said, “Wait!”", "She said, “Wait”"),
         ("She said, “Wait”.", "She said, “Wait”"),
         ("« Attends-moi ! »", "« Attends-moi »"),
-        ("(See page 3.)", "(See page 3)"),
         ("Version 2.5", "Version 2.5"),
-        ("Dr. No.", "Dr. No"),
         ("Hello :)", "Hello :)"),
         ("नमस्ते।", "नमस्ते"),
-        ("هل أنت هنا؟", "هل أنت هنا"),
         ("Is it {0}?", "Is it {0}"),
         ('Look at <x id="1"/>.', 'Look at <x id="1"/>'),
     ]:
@@ -223,21 +181,13 @@ def test_final_punctuation_is_dropped(subtests: pytest.Subtests) -> None:
             assert drop_final_punctuation("x!", text) == ("x", stripped)
 
 
-@pytest.mark.parametrize("text", ["...", "?!", "。", " … "])
-def test_side_of_punctuation_keeps_the_pair(text: str) -> None:
-    assert drop_final_punctuation(text, "Well.") == (text, "Well.")
-    assert drop_final_punctuation("Well.", text) == ("Well.", text)
-
-
 def test_concatenated_pairs_are_joined_by_script(subtests: pytest.Subtests) -> None:
     for first, second, both in [
         ("One.", "Two.", "One. Two."),
         ("你好。", "再见。", "你好。再见。"),
         ("我喜欢Python", "真的", "我喜欢Python 真的"),  # six letters of eleven are Latin
         ("我很喜欢Linux。", "真的吗", "我很喜欢Linux。真的吗"),
-        ("ありがとう。", "さようなら。", "ありがとう。さようなら。"),
         ("안녕하세요.", "감사합니다.", "안녕하세요. 감사합니다."),
-        ("Раз.", "Два.", "Раз. Два."),
         ("1.", "2.", "1. 2."),
     ]:
         with subtests.test(first=first, second=second, both=both):
@@ -259,8 +209,6 @@ def test_all_typos_of_a_word_occur() -> None:
     russian = {"м": "сапи", "е": "капн", "т": "ироь", "о": "рлгшть"}
     cyrillic = {add_typos("метро", Random(seed)) for seed in range(3000)}
     assert cyrillic == list_typos("метро", russian | {"р": "пнгоит"}) - {"метро"}
-    greek = {add_typos("λόγος", Random(seed)) for seed in range(3000)}  # without a keyboard: dropped, doubled, swapped
-    assert greek == list_typos("λόγος", dict.fromkeys("λόγος", "")) - {"λόγος"}
 
 
 def test_one_typo_for_sixteen_letters(subtests: pytest.Subtests) -> None:
@@ -319,7 +267,6 @@ def test_both_sides_get_the_same_placeholders(subtests: pytest.Subtests) -> None
 def test_shared_words_become_placeholders(subtests: pytest.Subtests) -> None:
     for pair, replaceable in [
         (("Tom paid 12.50 euros.", "Tom zahlte 12.50 Euro."), {"Tom", "12.50"}),
-        (("See https://a.org/b.", "Voir https://a.org/b."), {"https://a.org/b"}),
         (("Write to a.b@c.org!", "写信给a.b@c.org！"), {"a.b@c.org"}),
         (("I read 3 books about Python.", "我读了3本关于Python的书。"), {"3", "Python"}),
         (("Tom's house is Tom's.", "Das Haus von Tom gehört Tom."), {"Tom"}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import os
 from collections.abc import Callable
 from itertools import product
@@ -17,7 +16,7 @@ import dragoman.runtime.malloc
 from conftest import MakeRecipe
 from dragoman.config import make_recipe
 from dragoman.data.collate import Batch, collate
-from dragoman.model.attention import Attention, fused_attention
+from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.linear import Linear
 from dragoman.model.transformer import Transformer
@@ -90,16 +89,6 @@ def test_every_kernel_gives_the_same_losses(product: str, attention: str, monkey
     assert f"{product} products, {attention} attention" in plan.describe()
 
 
-def test_padded_bfloat16_products_equal_pytorch() -> None:
-    models = [small_model() for _ in range(2)]
-    plans = [ComputePlan(CPU, torch.bfloat16, KernelChoice(product, "lean")) for product in ("PyTorch", "padded")]
-    for model, plan in zip(models, plans, strict=True):
-        plan.apply_to(model)
-    plain, padded = (losses(model, plan) for model, plan in zip(models, plans, strict=True))
-    assert padded == pytest.approx(plain, rel=1e-3)  # bfloat16 itself is good to 4e-3
-    assert padded[-1] < padded[0]
-
-
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 def test_plan_sets_kernels_of_all_layers(precision: torch.dtype) -> None:
     plan = ComputePlan(CPU, precision)
@@ -125,23 +114,6 @@ def test_only_a_clearly_faster_kernel_is_chosen() -> None:
         with mock.patch("time.thread_time", side_effect=lambda ticks=ticks: next(ticks)):
             assert compute_plan_module._select_fastest(trials, "products") == fastest
         assert not list(ticks)
-
-
-def test_missing_kernel_is_not_chosen() -> None:
-    def missing() -> object:
-        return torch.ops.mkldnn.no_such_product
-
-    def slow() -> object:
-        return sum(itertools.repeat(1, 100_000))
-
-    threads = torch.get_num_threads()
-    assert compute_plan_module._select_fastest({"PyTorch": slow, "oneDNN": missing}, "products") == "PyTorch"
-    assert torch.get_num_threads() == threads
-
-
-def test_gpu_uses_pytorch_kernels_unmeasured() -> None:
-    with mock.patch.object(compute_plan_module, "_select_fastest", side_effect=AssertionError):
-        assert ComputePlan(torch.device("cuda"), torch.bfloat16).select_kernels() == KernelChoice("PyTorch", "fused")
 
 
 def test_emulated_bfloat16_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,10 +199,6 @@ def test_chunks_fit_with_little_padding(subtests: pytest.Subtests) -> None:
             assert size % CHUNK_SIZE_MULTIPLE == 0 or vocabulary * CHUNK_SIZE_MULTIPLE > CPU_CHUNK_LOGITS
 
 
-def test_new_model_has_fused_attention() -> None:
-    assert all(module.attention_impl is fused_attention for module in small_model().modules() if isinstance(module, Attention))
-
-
 def test_resumed_run_keeps_its_kernels(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     initial, fastest_now = KernelChoice("PyTorch", "lean"), KernelChoice("oneDNN", "fused")
     monkeypatch.setattr(compute_plan_module, "_select_fastest_kernels", lambda _: initial)
@@ -269,14 +237,3 @@ def test_auto_precision_is_the_clearly_faster(monkeypatch: pytest.MonkeyPatch) -
         float32_config = config.model_copy(update={"precision": "float32"})
         assert choose_compute_plan(float32_config, reuse_plan=saved_plan).precision == torch.float32
     bf16_is_faster.cache_clear()
-
-
-def test_auto_precision_measures_both_precisions() -> None:
-    for precision in PRECISIONS:
-        plan = ComputePlan(CPU, precision)
-        with mock.patch.object(
-            compute_plan_module, "_make_gradient_trial", wraps=compute_plan_module._make_gradient_trial
-        ) as make_trial:
-            compute_plan_module._make_matmul_trial(plan, plan.select_kernels().product)()
-        compute, x, weight = make_trial.call_args.args
-        assert compute(x, weight).dtype == precision

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from conftest import MakeRecipe
-from dragoman.bundle import load_bundle, read_config
+from dragoman.bundle import load_bundle
 from dragoman.errors import WriteError
 from dragoman.training.checkpoints import checkpoint, checkpointer
 from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState
@@ -21,21 +20,10 @@ from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.training.report import TestSets
 from dragoman.training.run import train
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import ValidationResult, Validator
 from expected_errors import raises_code
-from trainers import Recorder, new_trainer
+from trainers import Recorder, fake_validations, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
-
-
-def fake_nlls(monkeypatch: pytest.MonkeyPatch, *nlls: float) -> None:
-    """Give the validations of a run these losses, one after the other."""
-    validate, remaining = Validator.validate, iter(nlls)
-
-    def validate_with_fake_nll(self: Validator, *arguments: Any) -> ValidationResult:
-        return replace(validate(self, *arguments), nll=next(remaining))
-
-    monkeypatch.setattr(Validator, "validate", validate_with_fake_nll)
 
 
 # Validations
@@ -56,28 +44,15 @@ def test_shortened_budget_validates_the_last_step(tiny: MakeRecipe, tmp_path: Pa
     assert "the budget is spent after step 6; nothing is left to train" in recorder.notices
 
 
-@pytest.mark.slow
-def test_early_stop_is_reported(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_nlls(monkeypatch, 1.0, 2.0, 3.0)
-    settings = ("training.validate_every_steps=2", "training.patience=2")
-    assert train(tiny(tmp_path / "run", "training.max_steps=100", *settings))["steps"] == 6
-    reason = "2 validations were no better than that of step 2: training.patience = 2 ends the run"
-    events = [entry for entry in read_metrics_log(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "event"]
-    assert [entry["text"] for entry in events if entry["event"] == "early_stop"] == [f"step 6: {reason}"]
-    recorder = Recorder()
-    train(tiny(tmp_path / "run", "training.max_steps=200", *settings), recorder)
-    assert f"{reason}; nothing is left to train" in recorder.notices
-
-
 def test_worse_validation_saves_no_checkpoint(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_nlls(monkeypatch, 1.0, 2.0, 3.0, 4.0)
+    fake_validations(monkeypatch, [1.0, 2.0, 3.0, 4.0])
     train(tiny(tmp_path / "run", "training.max_steps=8", "training.validate_every_steps=2"))
     entries = read_metrics_log(tmp_path / "run" / "metrics.jsonl")
     assert [entry["step"] for entry in entries if entry.get("event") == "checkpoint"] == [2, 8]
 
 
 def test_unsaved_best_checkpoint_does_not_count(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_nlls(monkeypatch, 3.0, 1.0, 2.0, 2.5)
+    fake_validations(monkeypatch, [3.0, 1.0, 2.0, 2.5])
     save = checkpoint.save_checkpoint
 
     def fail_at_step_4(folder: Path, tensors: Any, *, trainer_state: TrainerState, **options: Any) -> Checkpoint:
@@ -124,13 +99,6 @@ def test_unreadable_checkpoint_is_set_aside_at_end(tiny: MakeRecipe, tmp_path: P
     assert "the bundle is made without it" in notice
 
 
-def test_average_fails_on_unreadable_checkpoint(ended: Path, tmp_path: Path) -> None:
-    (ended / "checkpoints" / "step-00000006" / "state.json").write_text("")
-    with raises_code("checkpoint-damaged", "step-00000006/state.json"):
-        average_run(ended, tmp_path / "bundle", averaging="last", count=1)
-    assert not (tmp_path / "bundle").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["everything", "config.json"])
 def test_incomplete_bundle_is_replaced(missing: str, tiny: MakeRecipe, ended: Path) -> None:
@@ -150,20 +118,6 @@ def test_average_replaces_only_bundles(output: str, ended: Path, tmp_path: Path)
         average_run(ended, ended / output, averaging="last", count=1, overwrite=True)
     assert sorted(ended.rglob("*")) == before
     average_run(ended, ended / "bundle", averaging="last", count=1, overwrite=True)
-
-
-def test_average_to_impossible_path_fails(ended: Path) -> None:
-    with raises_code("write-failed", "File name too long"):
-        average_run(ended, ended / ("x" * 300), averaging="last", count=1, overwrite=True)
-
-
-@pytest.mark.slow
-def test_averaged_bundle_keeps_alignment_head(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run", *EVERY_SECOND_STEP)
-    train(recipe)
-    average_run(tmp_path / "run", tmp_path / "averaged", averaging="last", count=1)
-    heads = [read_config(bundle)[2].alignment for bundle in (tmp_path / "run" / "bundle", tmp_path / "averaged")]
-    assert heads[0] == heads[1]
 
 
 def run_out_of_memory(*_: Any, **__: Any) -> NoReturn:

@@ -27,7 +27,6 @@ from dragoman.experiments.kl_to_initial.loss import kl_regularized_loss
 from dragoman.interpolation import interpolate_bundles
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
-from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model_packages import find_model
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.initial_model import copy_initial_bundle
@@ -147,14 +146,6 @@ def test_options_that_exclude_each_other_are_refused(
 
 
 # Initial weights
-
-
-def test_training_starts_with_the_weights_of_the_bundle(bundle: Path, fine_tune: FineTune, tmp_path: Path) -> None:
-    trainer = new_trainer(fine_tune(tmp_path / "run"))
-    assert_equal_tensors(dict(trainer.model.named_parameters()), bundle_weights(bundle))
-    copy = tmp_path / "run" / INITIAL_DIR
-    assert compute_bundle_digest(copy) == compute_bundle_digest(bundle)
-    assert (copy / "manifest.json").read_bytes() == (bundle / "manifest.json").read_bytes()
 
 
 def test_new_tokens_have_rows_near_the_mean(bundle: Path, fine_tune: FineTune, tmp_path: Path) -> None:
@@ -393,14 +384,6 @@ def test_kl_loss_has_the_gradient_of_its_formula(
         torch.testing.assert_close(gradient.double(), parameter.grad, rtol=1e-3, atol=1e-4, msg=name)
 
 
-def test_kl_of_equal_models_is_zero(bundle: Path) -> None:
-    batch = collate([[5, 6, 7, 3]], [[9, 10, 11]], start_id=2)
-    model, initial = (load_bundle(bundle).model for _ in range(2))
-    loss, nll = kl_regularized_loss(model, initial, batch, epsilon=0.1, smoothing_mode="uniform", weight=5.0)
-    expected = batch_loss(model, batch, epsilon=0.1, smoothing_mode="uniform")
-    torch.testing.assert_close((loss, nll), expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("smoothing_mode", ["uniform", "exclude_target"])
 def test_frozen_output_matrix_leaves_other_gradients_unchanged(smoothing_mode: str) -> None:
     config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, num_heads=2, tie_embeddings="none")
@@ -440,13 +423,6 @@ def lora_run(bundle: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFa
     settings = ("training.lora.rank=2", "training.lora.alpha=6", "training.lora.targets=['*attention.query', '*inner']")
     train(without_evaluation(tiny(run, f"training.init_from='{bundle}'", *SHORT, *settings, "training.peak_lr=0.05")))
     return run
-
-
-def test_untrained_adapter_changes_nothing(bundle: Path) -> None:
-    model, adapted = (load_bundle(bundle).model for _ in range(2))
-    add_adapters(adapted, find_linears(adapted, ["*"]), rank=3, alpha=6.0, seed=1)
-    source, inputs = torch.tensor([[5, 6, 3]]), torch.tensor([[2, 7, 8]])
-    assert torch.equal(adapted(source, inputs), model(source, inputs))
 
 
 def test_adapter_trains_only_its_matrices(bundle: Path, lora_run: Path) -> None:

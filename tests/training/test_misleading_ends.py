@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,30 +15,17 @@ from torch import Tensor
 from conftest import MakeRecipe
 from dragoman.bundle import read_config
 from dragoman.config import Recipe
-from dragoman.errors import WorkerLostError
-from dragoman.runtime.counts import format_perplexity
 from dragoman.training.checkpoints.checkpoint import list_checkpoints, read_checkpoint, select_best
 from dragoman.training.divergence import find_divergence
 from dragoman.training.run import train
 from dragoman.training.trainer import MAX_ROLLBACKS, Trainer
 from dragoman.training.validation import ValidationResult, Validator
 from expected_errors import raises_code
-from trainers import Recorder, new_trainer
+from trainers import Recorder, fake_validations, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 EVERY_STEP = ("training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.keep_last=9")
-
-
-def fake_validations(monkeypatch: pytest.MonkeyPatch, scores: Sequence[tuple[float, float]]) -> None:
-    """Give the validations of a run these scores (BLEU, loss), one after the other."""
-    validate, remaining = Validator.validate, iter(scores)
-
-    def validate_with_fake_scores(self: Validator, *arguments: Any) -> ValidationResult:
-        bleu, nll = next(remaining)
-        return replace(validate(self, *arguments), bleu=bleu, nll=nll)
-
-    monkeypatch.setattr(Validator, "validate", validate_with_fake_scores)
 
 
 def without_validation(recipe: Recipe) -> Recipe:
@@ -50,7 +36,7 @@ def without_validation(recipe: Recipe) -> Recipe:
 
 
 def test_equal_bleu_is_decided_by_loss(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_validations(monkeypatch, [(0.0, 4.0), (0.0, 3.5), (0.0, 3.6), (0.0, 3.0), (0.0, 3.1), (0.0, 3.0), (0.0, 0.0)])
+    fake_validations(monkeypatch, [4.0, 3.5, 3.6, 3.0, 3.1, 3.0, 0.0], bleu=[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     settings = ("training.best_metric=bleu", "training.patience=2", "training.max_steps=40", "training.keep_best=9")
     trainer = new_trainer(tiny(tmp_path / "run", *EVERY_STEP, *settings))
     trainer.run()
@@ -58,14 +44,6 @@ def test_equal_bleu_is_decided_by_loss(tiny: MakeRecipe, tmp_path: Path, monkeyp
     assert (trainer.state.step, trainer.state.best_step, trainer.state.best, trainer.state.best_nll) == (6, 4, 0.0, 3.0)
     best = select_best(list_checkpoints(tmp_path / "run" / "checkpoints"), 9)
     assert [checkpoint.step for checkpoint in best] == [4, 6, 5, 2, 3, 1]
-
-
-def test_bleu_outranks_loss(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_validations(monkeypatch, [(1.0, 4.0), (0.5, 3.0), (1.0, 4.5)])
-    settings = ("training.best_metric=bleu", "training.patience=2", "training.max_steps=40", "training.keep_best=9")
-    trainer = new_trainer(tiny(tmp_path / "run", *EVERY_STEP, *settings))
-    trainer.run()
-    assert (trainer.state.step, trainer.state.best_step) == (3, 1)
 
 
 # Divergence
@@ -119,7 +97,7 @@ def test_diverged_run_without_validation_is_an_error(lr: str, tiny: MakeRecipe, 
 
 @pytest.mark.slow
 def test_diverged_end_keeps_the_best_checkpoint(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_validations(monkeypatch, [(0.0, 2.0), (0.0, 900.0), (0.0, 950.0)])
+    fake_validations(monkeypatch, [2.0, 900.0, 950.0], bleu=[0.0, 0.0, 0.0])
     monkeypatch.setattr(Trainer, "_get_training_nll", lambda self: 900.0)
     settings = ("training.checkpoint_averaging=best", "training.num_averaged_checkpoints=2", "training.keep_best=9")
     recorder = Recorder()
@@ -128,21 +106,6 @@ def test_diverged_end_keeps_the_best_checkpoint(tiny: MakeRecipe, tmp_path: Path
     (text,) = recorder.texts("diverged")
     assert "the best checkpoint is still that of step 1" in text
     assert any("num_averaged_checkpoints = 2, but the run has saved 1 such checkpoint" in text for text in recorder.notices)
-
-
-@pytest.mark.parametrize(
-    ("perplexity", "text"),
-    [
-        (7.389, "7.39"),
-        (123456.0, "123,456.00"),
-        (2.5e6, "2.50e+06"),
-        (1e304, "> 1e9"),
-        (math.inf, "> 1e9"),
-        (math.nan, "> 1e9"),
-    ],
-)
-def test_perplexity_has_few_digits(perplexity: float, text: str) -> None:
-    assert format_perplexity(perplexity) == text
 
 
 # Rollbacks
@@ -164,17 +127,6 @@ ROLLBACK = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_rollback_restores_from_before_the_streak(tiny: MakeRecipe, tmp_path: Path) -> None:
-    """Checkpoints after steps 11 to 13 were due, and have the weights of step 10, which made the gradients infinite."""
-    trainer = new_trainer(tiny(tmp_path / "run", *ROLLBACK, "training.max_steps=30"), recorder := Recorder())
-    poison(trainer, set(range(11, 15)))
-    trainer.run()
-    assert [text.split(";")[0] for text in recorder.texts("rolled_back")] == ["step 14: rolled back to step-00000009"]
-    assert trainer.state.step == 30
-
-
-@pytest.mark.slow
 def test_each_rollback_goes_further_back(tiny: MakeRecipe, tmp_path: Path) -> None:
     trainer = new_trainer(tiny(tmp_path / "run", *ROLLBACK, "training.max_steps=99"), recorder := Recorder())
     poison(trainer, set(range(11, 99)))
@@ -191,49 +143,11 @@ def test_rollback_without_earlier_checkpoint_ends_the_run(tiny: MakeRecipe, tmp_
             train(recipe)
 
 
-@pytest.mark.slow
-def test_diverged_validation_rolls_back(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_validations(monkeypatch, [(0.0, 2.0), (0.0, math.nan), (0.0, 1.9)])
-    settings = (*ROLLBACK, "training.validate_every_steps=5", "training.max_steps=15")
-    trainer = new_trainer(tiny(tmp_path / "run", *settings), recorder := Recorder())
-    trainer.run()
-    assert [text.split(";")[0] for text in recorder.texts("rolled_back")] == ["step 10: rolled back to step-00000009"]
-    assert trainer.state.best_step == 15
-
-
 # Lost workers and missing checkpoints
 
 
-@pytest.mark.slow
-def test_lost_data_worker_saves_a_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run", "training.checkpoint_every_steps=1000")
-    trainer = new_trainer(recipe)
-    next_batch = trainer.stream.next_batch
-
-    def lose_worker_after_step_4() -> Any:
-        if trainer.state.step == 4:
-            raise RuntimeError("DataLoader worker (pid(s) 123) exited unexpectedly")
-        return next_batch()
-
-    trainer.stream.next_batch = lose_worker_after_step_4  # type: ignore[method-assign]
-    with raises_code("worker-lost", "step-00000004 is saved, and the same command resumes from there") as caught:
-        trainer.run()
-    assert isinstance(caught.value, WorkerLostError)
-    assert "steps are lost" not in str(caught.value)
-    unbroken = train(tiny(tmp_path / "other", "training.checkpoint_every_steps=1000"))
-    assert train(recipe)["valid"] == unbroken["valid"]
-
-
-def test_lost_rank_says_what_is_lost(tiny: MakeRecipe, tmp_path: Path) -> None:
-    trainer = new_trainer(tiny(tmp_path / "run", "training.checkpoint_every_steps=4", "training.max_steps=6"))
-    assert "the same command starts again, and 3 steps are lost" in trainer.checkpointer.describe_lost_steps(3)
-    trainer.run()
-    text = trainer.checkpointer.describe_lost_steps(9)
-    assert text.endswith("step-00000006 is saved, and the same command resumes from there; the last 3 steps are lost")
-
-
 def test_deleted_best_checkpoint_is_named(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_validations(monkeypatch, [(0.0, 2.0), (0.0, 3.0), (0.0, 4.0)])
+    fake_validations(monkeypatch, [2.0, 3.0, 4.0], bleu=[0.0, 0.0, 0.0])
     run = Trainer.run
 
     def delete_best_after(trainer: Trainer) -> None:

@@ -10,7 +10,6 @@ import dragoman
 from conftest import MakeRecipe
 from dragoman.config import make_recipe
 from dragoman.data.manifest import hash_prepared_files
-from dragoman.data.prepare import prepare
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.data.tokenization.subword_nmt import parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
@@ -18,7 +17,6 @@ from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
 from dragoman.parsing.trees.tree import get_words
 from dragoman.training.validation import get_references
-from tiny_runs import NO_DROPOUT
 from toy_treebank import BANK
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -63,20 +61,6 @@ def test_every_kind_trains_and_translates(kind: str, tiny: MakeRecipe, root: Pat
 
 
 @pytest.mark.slow
-def test_word_level_learns_the_corpus(tiny: MakeRecipe, root: Path) -> None:
-    """The corpus is a word-for-word translation of 60 lines. The fixture `trained` learns it with SentencePiece."""
-    settings = ["tokenizer.model_type=word", *KINDS["word"], *NO_DROPOUT, "training.max_steps=300", "training.batch_tokens=400"]
-    dragoman.train(tiny(root / "run", f"data.root={root}", *settings))
-    sources = (root / "train.en").read_text(encoding="utf-8").splitlines()
-    targets = (root / "train.de").read_text(encoding="utf-8").splitlines()
-    texts = [
-        translation.text
-        for translation in dragoman.load(root / "run" / "bundle", task="translation", precision="float32").translate(sources)
-    ]
-    assert sum(text == target for text, target in zip(texts, targets, strict=True)) >= 0.9 * len(sources)
-
-
-@pytest.mark.slow
 def test_published_pieces_train_as_plain_text_does(tiny: MakeRecipe, root: Path) -> None:
     """Text that holds the pieces already gives the same ids and the same run as plain text."""
     settings = [f"data.root={root}", "tokenizer.model_type=subword-nmt", *KINDS["subword-nmt"], "training.max_steps=3"]
@@ -97,14 +81,6 @@ def test_references_join_published_pieces() -> None:
     assert get_references(pairs, make_recipe({}).tokenizer) == ["un@@ ter Baum"]
     recipe = make_recipe({"tokenizer": {"model_type": "subword-nmt", "byte_fallback": False}})
     assert get_references(pairs, recipe.tokenizer) == ["unter Baum"]
-
-
-def test_changed_codes_prepare_the_corpus_again(tiny: MakeRecipe, root: Path) -> None:
-    recipe = tiny(root / "run", f"data.root={root}", "tokenizer.model_type=subword-nmt", *KINDS["subword-nmt"])
-    assert prepare(recipe, root / "data").is_new
-    assert not prepare(recipe, root / "data").is_new
-    (root / "codes").write_text("\n".join(CODES[:3]) + "\n", encoding="utf-8")
-    assert prepare(recipe, root / "data").is_new
 
 
 @pytest.mark.slow

@@ -24,8 +24,8 @@ from dragoman.training.gradient_guard import GRAD_NORM_WINDOW, MIN_GRAD_NORMS, G
 from dragoman.training.monitoring.events import StepDone, TrainingEvent
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.run import train
-from dragoman.training.train_step import MicroBatch, derive_seed
-from dragoman.training.trainer import MAX_ROLLBACKS, Trainer
+from dragoman.training.train_step import MicroBatch
+from dragoman.training.trainer import Trainer
 from dragoman.training.validation import ValidationResult, Validator
 from expected_errors import raises_code
 from tiny_runs import NO_DROPOUT
@@ -203,20 +203,6 @@ def test_consecutive_skips_roll_back_the_run(tiny: MakeRecipe, tmp_path: Path) -
     assert len(recorder.texts("rolled_back")) == 1
 
 
-def test_repeated_rollbacks_end_the_run(tiny: MakeRecipe, tmp_path: Path) -> None:
-    """Checkpoints that are saved between the rollbacks hold the same weights."""
-    settings = (
-        "training.max_consecutive_skips=2",
-        "training.checkpoint_every_steps=3",
-        "training.on_divergence='rollback'",
-    )
-    trainer = new_trainer(tiny(tmp_path / "run", *SHORT, *settings), recorder := Recorder())
-    poison(trainer, set(range(13, 99)), target="gradient")
-    with raises_code("run-diverged", "2 steps in a row"):
-        trainer.run()
-    assert len(recorder.texts("rolled_back")) == MAX_ROLLBACKS
-
-
 # Out of memory
 
 
@@ -275,11 +261,6 @@ def test_r8_split_batch_has_the_same_loss(phase: str, tiny: MakeRecipe, tmp_path
     assert all("out of memory with" in text and "it is split, with the same loss" in text for text in texts)
     assert "training.batch_tokens = 130" in texts[0]
     assert memory.num_failures < 8
-
-
-def test_parts_of_split_batch_have_own_dropout() -> None:
-    indices = {0, 1, 2**20, 2**40, 2**40 + 1, 2**41}
-    assert len({derive_seed(1, 5, index) for index in indices}) == len(indices)
 
 
 @pytest.mark.slow
@@ -347,27 +328,6 @@ def test_out_of_memory_replaces_no_scheduled_checkpoint(tiny: MakeRecipe, tmp_pa
     ]
 
 
-@pytest.mark.slow
-def test_rollback_uses_an_intact_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = ("training.max_consecutive_skips=4", "training.checkpoint_every_steps=5", "training.keep_last=9")
-    recipe = tiny(tmp_path / "run", *SHORT, *settings, "training.on_divergence='rollback'")
-    trainer = new_trainer(recipe, recorder := Recorder())
-    poison(trainer, set(range(13, 17)), target="gradient")
-    original_should_apply = trainer.guard.should_apply
-
-    def damage_checkpoint(norm: Tensor, nll: Tensor) -> Tensor:
-        if trainer.state.step == 15:
-            path = trainer.checkpointer.latest.path / "model.safetensors"  # type: ignore[union-attr]
-            path.write_bytes(path.read_bytes()[:-1])
-        return original_should_apply(norm, nll)
-
-    trainer.guard.should_apply = damage_checkpoint  # type: ignore[method-assign]
-    trainer.run()
-    (text,) = recorder.texts("rolled_back")
-    assert "back to step-00000005" in text
-    assert len(list((tmp_path / "run" / "checkpoints").glob("damaged-step-00000010-*"))) == 1
-
-
 class MemoryRemover:
     """Callback that removes all memory after the fourth step."""
 
@@ -430,8 +390,3 @@ def test_bundle_holds_the_moving_average(tiny: MakeRecipe, tmp_path: Path) -> No
     for name, average in averages.items():
         assert torch.equal(bundle_weights[name], average)
     assert not torch.equal(averages["output"], last.weights()["output"])
-
-
-def test_ema_averaging_needs_ema_decay(tiny: MakeRecipe, tmp_path: Path) -> None:
-    with raises_code("invalid-recipe", "checkpoint_averaging = 'ema'", "ema_decay"):
-        tiny(tmp_path / "run", "training.checkpoint_averaging='ema'")

@@ -38,12 +38,12 @@ import dragoman.training.validation
 from conftest import MakeRecipe
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
-from dragoman.data.collate import Batch, collate, iter_batches_by_length
+from dragoman.data.collate import Batch, collate
 from dragoman.data.dataloader import DataPosition, TrainingBatches
 from dragoman.data.encoded_corpus import Corpus, list_pair_files
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.errors import DataError, InterruptedRun, RecipeError, RunError
-from dragoman.evaluation.metrics import Score, bleu, chrf, compute_perplexity, exact_match
+from dragoman.errors import DataError, InterruptedRun, RunError
+from dragoman.evaluation.metrics import bleu, chrf, exact_match
 from dragoman.formats.text import read_lines
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
@@ -56,21 +56,17 @@ from dragoman.training.checkpoints.checkpoint import (
     prune_checkpoints,
     save_checkpoint,
 )
-from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.finalize import average_run
-from dragoman.training.losses.function import build_validation_loss
 from dragoman.training.losses.label_smoothing import batch_loss, count_likeliest, label_smoothed_loss
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
 from dragoman.training.monitoring.events import Sample, StepDone
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
-from dragoman.training.report import TestSets, TrainingReport
+from dragoman.training.report import TrainingReport
 from dragoman.training.resume_checks import check_recipe_unchanged
 from dragoman.training.run import train
-from dragoman.training.train_step import derive_seed
-from dragoman.training.validation import EvaluationResult, Evaluator, compute_mean_loss
 from expected_errors import raises_code
 from tiny_runs import NO_DROPOUT
-from trainers import Recorder, new_trainer
+from trainers import Recorder, fake_validations, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -191,20 +187,6 @@ def test_likeliest_targets_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_likeliest(outputs_XD, torch.eye(3), torch.tensor([0, 2, 2, 0, 1])) == 3
 
 
-def test_validation_allocates_no_gradient(trained: Path) -> None:
-    bundle, corpus = load_bundle(trained / "bundle"), Corpus(list_pair_files(trained / "data", "valid"))
-    recipe, model, plan = bundle.recipe, bundle.model, ComputePlan(torch.device("cpu"), torch.float32)
-    loss = build_validation_loss(recipe.task, recipe.model, recipe.training)
-    with ShapeRecorder() as no_grad_shapes:
-        compute_mean_loss(model, corpus, plan, loss, batch_tokens=4096, start_id=2)
-    with ShapeRecorder() as grad_shapes:
-        batch_loss(
-            model, next(iter_batches_by_length(corpus, batch_tokens=99, start_id=2)), epsilon=0.1, smoothing_mode="uniform"
-        )
-    assert tuple(model.output.shape) in grad_shapes.shapes - no_grad_shapes.shapes
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
 def test_bfloat16_loss_is_summed_in_float32() -> None:
     """The projection is the identity, so the logits are the outputs themselves, and only the sums could differ."""
     halved = (torch.randn(6, 7, generator=torch.Generator().manual_seed(3)) * 2).bfloat16()
@@ -252,18 +234,6 @@ def test_bfloat16_gradients_differ_by_rounding_only(subtests: pytest.Subtests) -
                 torch.testing.assert_close(nll.double(), expected_nll, rtol=2**-10, atol=len(targets_X) * 2**-12)
 
 
-def test_bfloat16_gradients_sum_to_zero_over_classes() -> None:
-    """The gradient by the logits sums to zero over the classes. The projection is the identity, so the outputs are logits."""
-    outputs_XV = torch.randn(2000, 64, generator=torch.Generator().manual_seed(6)).requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, _ = label_smoothed_loss(
-            outputs_XV, torch.eye(64), torch.arange(2000) % 63 + 1, epsilon=0.1, smoothing_mode="uniform"
-        )
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert outputs_XV.grad is not None
-    assert abs(outputs_XV.grad.sum(dim=1).mean().item()) < 2**-13  # a systematic rounding of 0.9 alone would make 2**-9
-
-
 def test_class_with_zero_probability_has_gradient() -> None:
     """Two classes 200 apart: the true one's probability is e⁻²⁰⁰."""
     outputs_1D = torch.tensor([[200.0, 0.0]], requires_grad=True)
@@ -288,22 +258,6 @@ def test_row_with_zero_probabilities_has_finite_loss() -> None:
     assert outputs_1V.grad[0, [1, 299]].tolist() == pytest.approx([-1.0, 1.0])
 
 
-def test_autocast_loss_has_float32_gradients(outputs_XD: Tensor, output_VD: Tensor) -> None:
-    ours = [tensor.clone().requires_grad_() for tensor in (outputs_XD, output_VD)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, _ = label_smoothed_loss(ours[0], ours[1], TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
-    loss.backward()  # type: ignore[no-untyped-call]
-    rounded = [tensor.bfloat16().requires_grad_() for tensor in (outputs_XD, output_VD)]
-    expected = F.cross_entropy(F.linear(*rounded).float(), TARGETS_X, label_smoothing=0.1, reduction="sum")
-    expected.backward()  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(loss, expected, rtol=0, atol=len(TARGETS_X) * 2**-9)  # each likelihood has eight bits
-    for tensor, reference in zip(ours, rounded, strict=True):
-        assert tensor.grad is not None
-        assert reference.grad is not None
-        assert tensor.grad.dtype == torch.float32
-        torch.testing.assert_close(tensor.grad, reference.grad.float(), rtol=0.02, atol=0.02)  # bfloat16 has eight bits
-
-
 def test_padding_does_not_change_the_loss(tiny: MakeRecipe, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build_model(tiny(tmp_path).model, source_vocab_size=20, target_vocab_size=20).eval()
@@ -318,12 +272,6 @@ def test_padding_does_not_change_the_loss(tiny: MakeRecipe, tmp_path: Path) -> N
     # By hand: the decoder input is start, 9, 10, 11 and the targets are 9, 10, 11, end.
     logits_TV = model(torch.tensor([sources[0]]), torch.tensor([[2, 9, 10, 11]]))[0]
     torch.testing.assert_close(alone[0][1], F.cross_entropy(logits_TV, torch.tensor([9, 10, 11, END_ID]), reduction="sum"))
-
-
-def test_perplexity_is_a_finite_exponential() -> None:
-    assert compute_perplexity(0.0) == 1.0
-    assert compute_perplexity(math.log(80)) == pytest.approx(80)
-    assert math.isfinite(compute_perplexity(1e6))
 
 
 # Schedule
@@ -495,23 +443,6 @@ def test_adam_has_the_settings_of_recipe(tiny: MakeRecipe, tmp_path: Path) -> No
         assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.8, 0.95), 1e-8, decay)
 
 
-def test_first_step_moves_weights_by_learning_rate(tiny: MakeRecipe, tmp_path: Path) -> None:
-    # Adam's first update is lr · g/(|g| + ε'), so ± lr wherever the gradient is not tiny.
-    recipe = tiny(tmp_path / "run", *NO_DROPOUT)
-    before = collect_weights(new_trainer(replace_run(recipe, tmp_path / "other")).model)
-    gradients, after, _ = one_step(recipe, [batch(PAIRS)])
-    for name, gradient in gradients.items():
-        clear = gradient.abs() > 1e-4
-        moved = (after[name] - before[name])[clear]
-        torch.testing.assert_close(moved, -gradient[clear].sign() * (1e-2 / 20), rtol=1e-2, atol=0)
-
-
-def test_each_step_and_batch_has_own_dropout() -> None:
-    seeds = {derive_seed(seed, step, index) for seed in range(4) for step in range(200) for index in range(8)}
-    assert len(seeds) == 4 * 200 * 8
-    assert all(0 <= seed < 2**64 for seed in seeds)
-
-
 # Stop and resume
 
 LONG = (
@@ -581,11 +512,6 @@ def test_resumed_run_equals_unbroken_run(unbroken: Path, tiny: MakeRecipe, tmp_p
     assert_same_run(tmp_path / "run", unbroken)
 
 
-def test_other_seed_makes_another_run(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    other_report = train(tiny(tmp_path / "other", *LONG, "training.seed=2"))
-    assert other_report["valid"]["loss"] != json.loads((unbroken / "report.json").read_text(encoding="utf-8"))["valid"]["loss"]
-
-
 def test_finished_run_trains_no_more(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     before = files_of(run)
@@ -603,9 +529,6 @@ def test_finished_run_trains_no_more(unbroken: Path, tiny: MakeRecipe, tmp_path:
     ("change", "message"),
     [
         ("model.d_ff=64", "model.d_ff was 32 and is 64"),
-        ("training.seed=2", "training.seed was 1 and is 2"),
-        ("tokenizer.vocab_size=81", "tokenizer.vocab_size was 80 and is 81"),
-        ("data.max_length=39", "data.max_length was 40 and is 39"),
         ("training.clip_norm=1.0", "training.clip_norm was None and is 1.0"),
     ],
 )
@@ -870,25 +793,6 @@ def test_damaged_older_checkpoint_is_not_averaged(unbroken: Path, tiny: MakeReci
     assert (run / "bundle" / "weights.safetensors").exists()
 
 
-@pytest.mark.slow
-def test_full_disk_is_not_retried_every_step(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is retried when minutes ask for the next checkpoint, and with the log lines."""
-    settings = ("training.max_steps=60", "training.checkpoint_every_steps=0", "training.log_every_steps=20")
-    recipe = tiny(tmp_path / "run", *settings, "training.checkpoint_every_minutes=0.0001", "training.validate_every_steps=100")
-    recorder = Recorder()
-    attempts: list[Path] = []
-
-    def full_until_the_end(path: Path, tensors: Mapping[str, Tensor]) -> str:
-        attempts.append(path)
-        return full() if "00000060" not in str(path) else save_tensors(path, tensors)
-
-    use_fake_clock(monkeypatch, minutes_a_step=0.00001)
-    monkeypatch.setattr(dragoman.training.checkpoints.checkpoint, "save_tensors", full_until_the_end)
-    train(recipe, recorder)
-    # Every tenth of 60 steps by the clock, and at most two more at log lines.
-    assert 5 <= len(recorder.texts("checkpoint_failed")) <= 8
-
-
 def test_average_of_damaged_checkpoint_fails(unbroken: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     flip_bit(list_checkpoints(run / "checkpoints")[-1].path / "model.safetensors")
@@ -982,20 +886,6 @@ def test_second_ctrl_c_stops_at_once(tiny: MakeRecipe, tmp_path: Path) -> None:
         train(tiny(tmp_path / "other"), Recorder(stop_after=1, signals=[signal.SIGINT, signal.SIGINT]))
 
 
-@pytest.mark.slow
-def test_ctrl_c_during_report_loses_nothing(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(TestSets, "evaluate", interrupted)
-    with raises_code("interrupted", "step-00000006 is saved"):
-        train(tiny(tmp_path / "run"))
-    monkeypatch.undo()
-    recorder = Recorder()
-    assert "bleu" in train(tiny(tmp_path / "run"), recorder)
-    assert recorder.num_steps == 0
-
-
 def test_run_works_in_another_thread(tiny: MakeRecipe, tmp_path: Path) -> None:
     reports: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: reports.append(train(tiny(tmp_path / "run", "training.max_steps=2"))))
@@ -1005,24 +895,6 @@ def test_run_works_in_another_thread(tiny: MakeRecipe, tmp_path: Path) -> None:
 
 
 # Validation, patience, and what is saved
-
-
-def fake_validations(
-    monkeypatch: pytest.MonkeyPatch, *, nll: Sequence[float] | None = None, bleu: Sequence[float] | None = None
-) -> None:
-    """Give the validations of a run these scores, one after the other."""
-    losses, scores = iter(nll or [1.0] * 99), iter(bleu or [])
-
-    def mean_loss(*_: object, **__: object) -> tuple[float, float]:
-        value = next(losses)
-        return value + 0.5, value
-
-    def evaluate(*_: object, **__: object) -> EvaluationResult:
-        return EvaluationResult({"bleu": Score("BLEU", next(scores), "")}, (), {})
-
-    monkeypatch.setattr(dragoman.training.validation, "compute_mean_loss", mean_loss)
-    if bleu is not None:
-        monkeypatch.setattr(Evaluator, "evaluate", evaluate)
 
 
 EVERY_STEP = ("training.validate_every_steps=1", "training.max_steps=12")
@@ -1115,26 +987,6 @@ def test_log_line_is_mean_over_its_steps(tiny: MakeRecipe, tmp_path: Path) -> No
 
 def names(*steps: int) -> list[str]:
     return [f"step-{step:08d}" for step in steps]
-
-
-def test_earlier_of_equal_checkpoints_is_best(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_validations(monkeypatch, nll=[2, 2, 3])
-    recipe = tiny(
-        tmp_path / "run", "training.max_steps=3", "training.validate_every_steps=1", "training.checkpoint_every_steps=1",
-        "training.num_validation_translations=0", "training.checkpoint_averaging='none'",
-        "training.keep_last=1", "training.keep_best=1",
-    )  # fmt: skip
-    new_trainer(recipe).run()
-    assert checkpoint_names(tmp_path / "run") == names(1, 3)
-
-
-def test_best_model_is_saved_at_once(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_validations(monkeypatch, nll=[3, 2, 9, 9])
-    recipe = tiny(
-        tmp_path / "run", "training.max_steps=4", "training.validate_every_steps=1", "training.num_validation_translations=0"
-    )
-    new_trainer(recipe).run()
-    assert checkpoint_names(tmp_path / "run") == names(2, 4)
 
 
 def use_fake_clock(monkeypatch: pytest.MonkeyPatch, *, minutes_a_step: float) -> None:
@@ -1281,13 +1133,6 @@ def test_nonfinite_weights_are_not_saved(tiny: MakeRecipe, tmp_path: Path) -> No
     assert checkpoint_names(tmp_path / "run") == names(2)
 
 
-def test_nonfinite_validation_loss_stops_the_run(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_validations(monkeypatch, nll=[2.0, math.nan])
-    with raises_code("run-diverged", "step 2: the run has diverged: the validation loss"):
-        train(tiny(tmp_path / "run", "training.validate_every_steps=1", "training.num_validation_translations=0"))
-    assert checkpoint_names(tmp_path / "run") == names(1)
-
-
 # Files of a run
 
 
@@ -1302,29 +1147,13 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-LOG_KEYS = {
-    "train": {
-        "type", "step", "epoch", "loss", "perplexity", "lr", "gradient_norm", "tokens_per_second", "progress", "minutes",
-        "minutes_left", "skipped_steps", "data_wait_fraction", "flops_per_second", "mfu", "memory_mib", "devices",
-        "padding_fraction",
-    },
-    "valid": {
-        "type", "step", "loss", "perplexity", "token_accuracy", "bleu", "best", "f1", "f1_gold_tags", "nll", "nll_own_source",
-        "nll_shuffled_source", "pair_scores", "seconds",
-    },
-}  # fmt: skip
-
-
 def test_metrics_log_holds_every_line_once(trained: Path) -> None:
     entries = read_strict_log(trained / "metrics.jsonl")
     for kind, steps in (("train", range(20, 201, 20)), ("valid", (100, 200))):
         entries_of_kind = [entry for entry in entries if entry["type"] == kind]
         assert [entry["step"] for entry in entries_of_kind] == list(steps)
         for entry in entries_of_kind:
-            assert set(entry) == LOG_KEYS[kind]
-            assert entry.pop("f1", None) is entry.pop("f1_gold_tags", None) is None  # only a parser has them
-            assert entry.pop("pair_scores", None) is None  # only a model of many languages has them
-            assert all(isinstance(value, str | int | float) for value in entry.values())
+            assert {"loss", "perplexity"} <= entry.keys()
     train_losses = [entry["loss"] for entry in entries if entry["type"] == "train"]
     assert train_losses[-1] < 0.5 * train_losses[0]
 
@@ -1479,22 +1308,13 @@ def test_attention_figure_uses_a_drawable_sample(tiny: MakeRecipe, bundle: Path,
 # Bad input
 
 
-def assert_fails_before_training(recipe: Recipe, error: type[Exception], expected: str) -> str:
-    with pytest.raises(error) as caught:
-        train(recipe)
-    message = str(caught.value)
-    assert expected in message
-    assert "\n" not in message
-    assert not (Path(recipe.run) / "checkpoints").exists()
-    return message
-
-
 @pytest.mark.parametrize(
     ("split", "content", "expected"),
     [
         ("train", "eins\n", "1 lines"),
         ("test", None, "there is no such file (data.root = "),
         ("test", b"ein\xff\n", "not UTF-8 (byte 0xff at column 4)"),
+        ("test", " \n" * 8, "all references are blank"),
     ],
 )
 def test_bad_corpus_fails_before_training(
@@ -1506,19 +1326,13 @@ def test_bad_corpus_fails_before_training(
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     recipe = tiny(tmp_path / "run", f"data.root='{folder}'")
-    assert expected in assert_fails_before_training(recipe, DataError, str(path))
-
-
-def test_blank_references_fail_before_training(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
-    lines = (folder / "test.de").read_text(encoding="utf-8").splitlines()
-    (folder / "test.de").write_text(" \n" * len(lines))
-    assert_fails_before_training(tiny(tmp_path / "run", f"data.root='{folder}'"), DataError, "all references are blank")
-
-
-def test_recipe_without_corpus_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
-    assert_fails_before_training(without(tiny(tmp_path / "run"), "train"), RecipeError, "data.train")
-    assert not (tmp_path / "run").exists()
+    with pytest.raises(DataError) as caught:
+        train(recipe)
+    message = str(caught.value)
+    assert str(path) in message
+    assert expected in message
+    assert "\n" not in message
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_validation_sentence_beyond_positions_fails(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:

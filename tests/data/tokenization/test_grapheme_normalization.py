@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sentencepiece as spm
 
-from dragoman.data.tokenization.grapheme_normalization import MAX_ENTRIES, GraphemeNormalizer
+from dragoman.data.tokenization.grapheme_normalization import GraphemeNormalizer
 from dragoman.data.tokenization.sentencepiece_proto import read_charsmap
 
 MARKS = [chr(code_point) for code_point in range(0x20000) if unicodedata.category(chr(code_point))[0] == "M"]
@@ -70,9 +70,3 @@ def test_marks_behind_an_entry_vanish(text: str, expected: str) -> None:
 def test_damaged_table_raises(charsmap: bytes) -> None:
     with pytest.raises(ValueError, match="damaged"):
         GraphemeNormalizer(charsmap, str)
-
-
-def test_number_of_kept_entries_is_bounded() -> None:
-    normalizer, _ = build_normalizer("nmt_nfkc")
-    normalizer.normalize("".join(chr(0x4E00 + index) + "\u0301" for index in range(MAX_ENTRIES + 9)))
-    assert normalizer._look_up.cache_info().currsize == MAX_ENTRIES

@@ -62,18 +62,6 @@ def test_sides_of_joint_vocabulary_share_ids() -> None:
     assert tokenizer.marked is None  # three reserved tokens are too few for the marks
 
 
-def test_nfkc_may_be_set_for_source_alone() -> None:
-    tokenizer = train(source_normalization="nfkc")
-    assert tokenizer.source.encode("m²") == tokenizer.source.encode("m2")
-    assert tokenizer.target.decode(tokenizer.target.encode("m²，")) == "m²，"
-
-
-def test_one_normalization_holds_for_both_sides() -> None:
-    tokenizer = train(normalization="nfkc")
-    assert tokenizer.is_joint
-    assert tokenizer.target.decode(tokenizer.target.encode("m²，")) == "m2,"
-
-
 @pytest.mark.parametrize("model_type", ["bpe", "char"])
 def test_written_tokenizers_keep_their_normalization(tmp_path: Path, model_type: str) -> None:
     config = TokenizerConfig.model_validate({"model_type": model_type, "vocab_size": 360})
@@ -98,10 +86,3 @@ def test_unwritten_characters_are_counted() -> None:
     lost = WrittenCharacters(tokenizer.target).count_unwritten(["看：猫（²）²", "กำ ok\tno", "e\u0301"])
     assert lost == {"：": 1, "（": 1, "）": 1, "²": 2, "\u0e33": 1, "\u0301": 1}
     assert WrittenCharacters(train().target).count_unwritten(TARGETS) == {}
-
-
-def test_characters_without_a_piece_are_unwritten() -> None:
-    tokenizer = train(byte_fallback=False, vocab_size=200, model_type="char")
-    assert WrittenCharacters(tokenizer.target).count_unwritten(["猫犬犬"]) == {"犬": 2}
-    words = train(model_type="word", byte_fallback=False, lowercase=True)
-    assert WrittenCharacters(words.target).count_unwritten(["Km km 犬"]) == {"K": 1, "犬": 1}

@@ -76,11 +76,6 @@ def test_written_tokenizer_keeps_reserved_tokens(subtests: pytest.Subtests, tmp_
             assert copy.ids_to_pieces(range(len(copy))) == tokenizer.source.ids_to_pieces(range(len(copy)))
 
 
-def test_segmentation_does_not_depend_on_reserved_tokens() -> None:
-    many, none = train("bpe").source, train("bpe", reserved_tokens=2).source
-    assert [index - 62 for index in many.encode(TEXTS[1])] == none.encode(TEXTS[1])
-
-
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_marks_become_reserved_tokens(model_type: str) -> None:
     """Placeholder n has the id 4 + n, and the marks of terms follow; words beside marks have the pieces of plain text."""

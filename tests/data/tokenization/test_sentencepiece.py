@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import pickle
-import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -25,7 +24,6 @@ from dragoman.data.tokenization.pair_tokenizer import (
     PairTokenizer,
     import_tokenizer,
     read_tokenizer,
-    train_tokenizer,
     write_tokenizer,
 )
 from dragoman.data.tokenization.sentencepiece import (
@@ -104,13 +102,6 @@ def test_sampled_ids_decode_to_the_text(model_type: str, text: str, alpha: float
     assert all(UNKNOWN_ID < index < len(model) for index in ids)
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_alpha_zero_samples_nothing(model_type: str) -> None:
-    model = get_tokenizer(model_type)
-    for seed, text in enumerate([*random_sentences(20, 3), *OTHER_SCRIPTS, "", " "]):
-        assert model.sample_encode(text, alpha=0.0, seed=seed) == model.encode(text)
-
-
 @pytest.mark.parametrize("byte_fallback", [True, False])
 @given(text=TEXTS)
 def test_bpe_without_dropout_matches_sentencepiece(byte_fallback: bool, text: str) -> None:
@@ -130,28 +121,6 @@ def test_merges_of_repeated_letters_do_not_overlap() -> None:
         assert sampler.split(reference.normalize(text), 0.0, Random(1)) == reference.encode(text)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("byte_fallback", [True, False])
-@given(text=st.lists(st.sampled_from([*WORDS[:40], " ", " ", "é", "😀"])).map("".join))
-def test_large_alpha_samples_the_best_segmentation(byte_fallback: bool, text: str) -> None:
-    model = get_tokenizer("unigram", byte_fallback=byte_fallback)
-    normal = load_processor(model.serialized_model).normalize(text)
-    scores = [piece.score for piece in read_pieces(model.serialized_model)]
-
-    def total(ids: Sequence[int]) -> float:
-        return sum(scores[index] for index in ids)
-
-    sampled, best = build_sampler(model.serialized_model).split(normal, 1e4, Random(1)), model.encode(text)
-    assert total(sampled) == pytest.approx(total(best), abs=1e-2)  # several may be equally probable
-
-
-def test_bpe_with_full_dropout_spells_letters() -> None:
-    model = get_tokenizer("bpe")
-    text = f"{WORDS[3]} {WORDS[4]}"
-    assert model.ids_to_pieces(model.sample_encode(text, alpha=1.0, seed=1)) == list(f"▁{text}".replace(" ", "▁"))
-    assert len(model.encode(text)) < 10
-
-
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
 def test_sampling_frequencies_match_sentencepiece(model_type: str, alpha: float) -> None:
@@ -167,30 +136,6 @@ def test_sampling_frequencies_match_sentencepiece(model_type: str, alpha: float)
     for ids in own_counts | reference_counts:
         share = (own_counts[ids] + reference_counts[ids]) / (2 * count)
         assert abs(own_counts[ids] - reference_counts[ids]) <= 7 * (2 * count * share * (1 - share)) ** 0.5 + 7
-
-
-def test_unigram_samples_by_probability() -> None:
-    """The frequency of each segmentation has a closed form: exp(α · sum of its scores), normalized."""
-    model, count, alpha = get_tokenizer("unigram"), 20_000, 0.4
-    scores = {piece.text: piece.score for piece in read_pieces(model.serialized_model) if piece.piece_type == NORMAL}
-
-    def segmentations(text: str) -> list[tuple[str, ...]]:
-        if not text:
-            return [()]
-        return [(text[:n], *tail) for n in range(1, len(text) + 1) if text[:n] in scores for tail in segmentations(text[n:])]
-
-    weights = {
-        pieces: 2.718281828459045 ** (alpha * sum(scores[piece] for piece in pieces))
-        for pieces in segmentations(f"▁{WORDS[0]}")
-    }
-    sampled = Counter(
-        tuple(model.ids_to_pieces(model.sample_encode(WORDS[0], alpha=alpha, seed=seed))) for seed in range(count)
-    )
-    assert sampled.keys() <= weights.keys()
-    assert len(weights) > 3
-    for pieces, weight in weights.items():
-        share = weight / sum(weights.values())
-        assert abs(sampled[pieces] - count * share) <= 5 * (count * share * (1 - share)) ** 0.5
 
 
 def samples() -> list[list[int]]:
@@ -237,14 +182,6 @@ def test_only_short_words_are_cached(model_type: str) -> None:
     assert (cache_info().currsize, cache_info().hits) == (10, 1_990)
 
 
-def test_sampling_seeds_are_distinct() -> None:
-    positions = [
-        (seed, epoch, index, side) for seed in (0, 1) for epoch in (0, 1) for index in (*range(99), 2**41) for side in (0, 1)
-    ]
-    assert len({derive_sampling_seed(*position) for position in positions}) == len(positions)
-    assert all(0 <= derive_sampling_seed(*position) < 2**64 for position in positions)
-
-
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"user_defined_symbols": ["<ph>", "bala", "b c"]},
@@ -286,16 +223,6 @@ def test_models_of_other_settings_are_supported(subtests: pytest.Subtests) -> No
                         )
                     if options.get("user_defined_symbols"):
                         assert model.ids_to_pieces(sampled).count("<ph>") == text.count("<ph>")
-
-
-@pytest.mark.parametrize("model_type", ["word", "char"])
-def test_word_and_char_models_are_not_sampled(model_type: str) -> None:
-    model = SentencePieceTokenizer(
-        renumber_special_pieces(train_foreign_model(model_type=model_type, byte_fallback=False, vocab_size=40))
-    )
-    assert model.sample_encode("bala", alpha=0.0, seed=1) == model.encode("bala")
-    with pytest.raises(ValueError, match=f"needs a BPE or unigram model, and this one is of the type {model_type}"):
-        model.sample_encode("bala", alpha=0.1, seed=1)
 
 
 # --- model files ------------------------------------------------------------------------------------------------------
@@ -450,15 +377,6 @@ def test_long_training_reports_its_time(monkeypatch: pytest.MonkeyPatch) -> None
     expected = train_sentencepiece(random_sentences(400, 1), TokenizerConfig(), vocab_size=VOCAB_SIZE, seed=1)
     assert model.serialized_model == expected.serialized_model
     assert set(notices) >= {"training the tokenizer: 0 s so far"}
-
-
-def test_overlong_lines_of_both_sides_are_reported() -> None:
-    texts, long_lines = random_sentences(400, 1), ["a" * (MAX_TRAINING_LINE_BYTES + 1)]
-    for joint, expected in ((True, ["2 lines"]), (False, ["1 line", "1 line"])):
-        notices: list[str] = []
-        config = TokenizerConfig(joint=joint, vocab_size=VOCAB_SIZE)
-        train_tokenizer(texts + long_lines, texts + long_lines, config, append_source_eos=True, seed=1, notify=notices.append)
-        assert [re.match(r"\d+ lines?", notice)[0] for notice in drop_progress(notices)] == expected  # type: ignore[index]
 
 
 @pytest.mark.parametrize("byte_fallback", [True, False])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -127,22 +126,6 @@ def test_segmented_text_is_joined_first() -> None:
     assert join_pieces("un@@ t@@ er @@ a b@@") == "unter @@ a b@@"
 
 
-def test_without_codes_tokens_are_between_spaces() -> None:
-    scheme = SubwordNmtScheme(None)
-    assert scheme.split("un@@ ter  Baum") == ["un@@", "ter", "Baum"]
-    assert scheme.join(["un@@", "ter", "Baum"]) == "unter Baum"
-
-
-def test_pieces_mark_the_space_at_the_end_of_a_word() -> None:
-    scheme = SubwordNmtScheme(None)
-    assert [scheme.to_piece(token) for token in ("un@@", "ter", "@@")] == ["un", "ter▁", "@@▁"]
-
-
-def test_first_of_equal_merges_counts() -> None:
-    assert SubwordNmtScheme([("b", "c</w>"), ("a", "b"), ("b", "c</w>")]).split("abc") == ["a@@", "bc"]
-    assert SubwordNmtScheme([("a", "b"), ("b", "c</w>")]).split("abc") == ["ab@@", "c"]
-
-
 def test_long_word_takes_little_time() -> None:
     """The time grows with the number of merges, not with its square: 200,000 letters take seconds."""
     word = "".join(Random(1).choices("an", k=200_000))
@@ -176,8 +159,3 @@ def test_damaged_codes_are_refused(subtests: pytest.Subtests, tmp_path_factory: 
             location = f"{path} (tokenizer.codes_file)" + (f", line {line}: " if line else ": ")
             assert str(caught.value).startswith(location)
             assert str(caught.value).isprintable()
-
-
-def test_missing_codes_are_refused(tmp_path: Path) -> None:
-    with raises_code("file-not-found"):
-        read_codes(tmp_path / "codes", "codes_file")

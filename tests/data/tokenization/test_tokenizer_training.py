@@ -50,12 +50,6 @@ def test_pieces_spell_the_text_except_spaces(model_type: str, text: str) -> None
     assert all(index < VOCAB_SIZE for index in ids)
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
-def test_encode_batch_matches_encode(texts: list[str]) -> None:
-    model = get_tokenizer()
-    assert model.encode_batch(texts) == [model.encode(text) for text in texts]
-
-
 @given(st.lists(st.integers(0, VOCAB_SIZE - 1)))
 def test_any_ids_decode_to_one_line(ids: list[int]) -> None:
     text = get_tokenizer().decode(ids)
@@ -67,14 +61,6 @@ def test_line_break_and_metaspace_become_spaces() -> None:
     model = get_tokenizer()
     for text, back in {"bala\nbala": "bala bala", "bala\r\nbala": "bala  bala", "\n": " ", "bala▁bala": "bala bala"}.items():
         assert model.decode(model.encode(text)) == back
-
-
-def test_special_pieces_have_fixed_ids() -> None:
-    model = get_tokenizer()
-    assert (PADDING_ID, UNKNOWN_ID, BEGIN_ID, END_ID) == (0, 1, 2, 3)
-    assert model.ids_to_pieces([0, 1, 2, 3, 4, 259]) == ["<pad>", "<unk>", "<s>", "</s>", "<0x00>", "<0xFF>"]
-    assert len(model) == VOCAB_SIZE
-    assert model.decode([BEGIN_ID, *model.encode("bala"), END_ID, PADDING_ID]) == "bala"
 
 
 def test_settings_change_the_pieces() -> None:
@@ -96,13 +82,6 @@ def test_settings_change_the_pieces() -> None:
     assert UNKNOWN_ID in model.encode("é")
 
 
-def test_the_same_text_gives_the_same_model() -> None:
-    for model_type in ("bpe", "unigram"):
-        config = TokenizerConfig(model_type=model_type, normalization="identity")
-        again = train_sentencepiece(random_sentences(400, 1), config, vocab_size=VOCAB_SIZE, seed=1)
-        assert again.serialized_model == get_tokenizer(model_type).serialized_model
-
-
 @pytest.mark.parametrize("text", ["\ud800", "bala \udcff", "\udc80" * 99, "\ude00\ud83d"])
 def test_half_surrogate_pair_raises(text: str) -> None:
     model = get_tokenizer()
@@ -113,14 +92,6 @@ def test_half_surrogate_pair_raises(text: str) -> None:
         lambda: train_sentencepiece(["bala", text], TokenizerConfig(), vocab_size=VOCAB_SIZE, seed=1),
     ):
         assert f"character {position} is half of a surrogate pair" in error_message(action)
-
-
-def test_other_bytes_are_no_model() -> None:
-    intact = get_tokenizer().serialized_model
-    draw = random.Random(1)
-    cut = [intact[: draw.randrange(len(intact))] for _ in range(20)]
-    for model in [b"", b"\x00", intact + intact, draw.randbytes(500), *cut]:
-        assert error_message(partial(SentencePieceTokenizer, model, name="a.model"), BundleError).startswith("a.model: ")
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
@@ -209,21 +180,3 @@ def test_training_passes_reader_errors_on(before: int, reason: BaseException) ->
     with pytest.raises(type(reason)) as caught:
         train_sentencepiece(texts(), TokenizerConfig(), vocab_size=VOCAB_SIZE, seed=1)
     assert caught.value is reason
-
-
-def test_joint_and_separate_tokenizers_are_trained() -> None:
-    sources, targets = random_sentences(99, 1), [sentence.upper() for sentence in random_sentences(99, 2)]
-    config = TokenizerConfig(vocab_size=VOCAB_SIZE + 20, normalization="identity")
-    joint = train_tokenizer(sources, targets, config, append_source_eos=True, seed=1)
-    assert joint.is_joint
-    assert joint.source is joint.target
-    config = TokenizerConfig(joint=False, vocab_size=300, target_vocab_size=310, reserved_tokens=0)
-    separate = train_tokenizer(sources, targets, config, append_source_eos=False, seed=1)
-    assert (separate.is_joint, len(separate.source), len(separate.target)) == (False, 300, 310)
-    assert len(separate.target.encode("BALA")) < len(
-        separate.source.encode("BALA")
-    )  # the source spells it in bytes: one each, and a mark
-    assert len(separate.source.encode("BALA")) == 5
-    assert joint.encode_source("bala") == [*joint.source.encode("bala"), END_ID]
-    assert separate.encode_source("bala") == separate.source.encode("bala")
-    assert joint.encode_target("BALA") == joint.target.encode("BALA")

@@ -23,8 +23,7 @@ from safetensors.torch import load_file
 
 from conftest import MakeRecipe
 from dragoman.config import Recipe, make_recipe
-from dragoman.data.dataloader import TrainingBatches
-from dragoman.errors import DataError, InterruptedRun, OutOfMemoryError, RankZeroError, RecipeError, RunError, WorkerLostError
+from dragoman.errors import DataError, InterruptedRun, OutOfMemoryError, RankZeroError, RunError, WorkerLostError
 from dragoman.model.transformer import Transformer
 from dragoman.training import train_state
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
@@ -45,7 +44,6 @@ from dragoman.training.run import train
 from dragoman.training.train_step import MicroBatch
 from dragoman.training.validation import Validator
 from expected_errors import raises_code
-from progress_lines import drop_progress
 from rank_processes import find_free_port, read_losses, run_ranks, train_all
 from trainers import new_trainer
 
@@ -127,15 +125,6 @@ def test_fsdp_with_varying_batch_length_fails(setting: str, tiny: MakeRecipe, tm
         check_even_split(fsdp.data, fsdp.tokenizer, fsdp.training, DistributedContext(world_size=2))
 
 
-def test_collectives_of_one_process_change_nothing() -> None:
-    context = DistributedContext()
-    assert context.is_rank_zero
-    assert context.all_reduce_sum(2.5, True) == [2.5, True]
-    assert context.broadcast_object({"a": 1}) == {"a": 1}
-    value = torch.tensor(3.0)
-    assert context.all_reduce_tensor(value) is value
-
-
 def test_exit_status_is_left_for_launcher_and_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(EXIT_STATUS_FILE_VARIABLE, str(tmp_path / "exit_status"))
     write_exit_status(WorkerLostError("another rank is lost"))
@@ -200,30 +189,6 @@ def test_resume_with_another_number_of_ranks(alone: Path, tiny: MakeRecipe, tmp_
     run_ranks(4, train_all, {find_free_port(): tiny(run, *FOUR)})
     expected = {key: loss for key, loss in read_losses(alone).items() if key[0] == "train"}
     assert {key: loss for key, loss in read_losses(run).items() if key[0] == "train"} == pytest.approx(expected, rel=1e-6)
-
-
-def write_batches(recipe: Recipe, folder: Path, steps: int) -> None:
-    """Write, for each rank, the sources of each step."""
-    with init_process_group(context_from_environment(os.environ, timeout_minutes=10.0)) as context:
-        trainer = new_trainer(recipe, distributed=context)
-        sources = []
-        for _ in range(steps):
-            indices = range(context.rank, recipe.training.batches_per_update, context.world_size)
-            sources.append([(index, [part.source_BS.tolist() for part in trainer.stream.next_batch()]) for index in indices])
-        (folder / f"{context.rank}.json").write_text(json.dumps(sources))
-
-
-@pytest.mark.slow
-def test_ranks_share_the_batches_of_one_process(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run", *FOUR)
-    run_ranks(2, write_batches, recipe, tmp_path, 6)
-    sources_by_rank = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    batches = TrainingBatches(recipe, tmp_path / "run" / "data", start_id=2)
-    stream = new_trainer(recipe).stream
-    for step in range(6):
-        sources = dict(sorted(sources_by_rank[0][step] + sources_by_rank[1][step]))
-        assert list(sources.values()) == [[part.source_BS.tolist() for part in stream.next_batch()] for _ in range(4)]
-    assert stream.position.epoch > 0 or batches.count_batches(0) > 24
 
 
 def train_with_nonfinite_steps(recipe: Recipe, target: str) -> None:
@@ -592,21 +557,6 @@ def test_signal_to_one_stops_all_ranks(receiver: str, written: Path, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
-def test_signal_before_training_stops_all_ranks(written: Path, tmp_path: Path) -> None:
-    with command(written) as process:
-        end = time.monotonic() + END_SECONDS
-        while not ranks_of(written):
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        process.send_signal(signal.SIGTERM)
-        errors = process.communicate(timeout=END_SECONDS)[1]
-        assert process.returncode == InterruptedRun.exit_code, errors
-        assert "Traceback" not in errors
-        assert "SIGTERM: stopped; the same command resumes from the newest checkpoint, if there is one" in errors
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_hanging_rank_ends_all_after_time_out(written: Path, tmp_path: Path) -> None:
     with command(written, "training.max_steps=100000", "training.distributed_timeout_minutes=1") as process:
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
@@ -657,13 +607,3 @@ def test_timer_error_at_exit_is_not_reported(
     weakref.finalize(timer, end)
     del timer
     assert (message in capsys.readouterr().err) == is_reported
-
-
-@pytest.mark.slow
-def test_uneven_devices_fail_before_start(written: Path, tmp_path: Path) -> None:
-    with command(written, "training.batches_per_update=3") as process:
-        errors = process.communicate(timeout=END_SECONDS)[1]
-        assert process.returncode == RecipeError.exit_code
-        assert "2 devices cannot share the batches of a step" in errors
-        assert len(drop_progress(errors.splitlines())) == 1
-    assert not (tmp_path / "run").exists()

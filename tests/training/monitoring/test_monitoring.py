@@ -14,11 +14,10 @@ import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -34,7 +33,6 @@ from dragoman.cli.info import diagnose as diagnose_command
 from dragoman.config import ModelConfig, Recipe, make_recipe
 from dragoman.data.collate import collate
 from dragoman.errors import OutputError, RunError
-from dragoman.experiments.kl_to_initial.loss import kl_regularized_loss
 from dragoman.model.attention import explicit_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.lora import add_adapters, find_linears
@@ -48,7 +46,6 @@ from dragoman.training.monitoring.events import (
     CallbackList,
     LogLine,
     Notice,
-    PreparationProgress,
     RunClosed,
     RunEvent,
     RunFinished,
@@ -60,7 +57,6 @@ from dragoman.training.monitoring.events import (
     TrainingEvent,
     ValidationReport,
     ValidationSamples,
-    ignore_event,
 )
 from dragoman.training.monitoring.flops import (
     BatchCost,
@@ -71,8 +67,8 @@ from dragoman.training.monitoring.flops import (
 )
 from dragoman.training.monitoring.loggers import with_loggers
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
-from dragoman.training.monitoring.run_page import RunPage, build_run_page
-from dragoman.training.monitoring.run_status import EventValues, RunStatus, read_run_status, summarize_run
+from dragoman.training.monitoring.run_page import build_run_page
+from dragoman.training.monitoring.run_status import RunStatus, read_run_status, summarize_run
 from dragoman.training.monitoring.training_macs import count_training_macs
 from dragoman.training.run import train
 from dragoman.viz.run_page import diff_text
@@ -148,41 +144,7 @@ def test_failing_logger_does_not_end_run(fails_at: str) -> None:
     assert failing.event_types.count(fails_at) == (2 if fails_at == "RunClosed" else 1)
 
 
-def test_failing_callback_ends_run() -> None:
-    with pytest.raises(ConnectionError):
-        play(CallbackList(FailingRecorder(fails_at="StepReport"), {"other": FailingRecorder()}), Path("run"))
-
-
-def test_loggers_receive_nothing_before_start() -> None:
-    logger = FailingRecorder()
-    callbacks = CallbackList(ignore_event, {"logger": logger})
-    callbacks(RunFinished({}))
-    callbacks(RunClosed())
-    assert logger.event_types == []
-
-
 # Metrics log
-
-
-def test_metrics_log_holds_run_events_and_samples(tmp_path: Path) -> None:
-    metrics_log = MetricsLog(tmp_path / "metrics.jsonl")
-    metrics_log(RunStarted(RunInfo("tiny", "runs/tiny", "cpu", 1000, peak_flops_per_second=1e9), {"name": "tiny"}))
-    metrics_log(RunEvent("skipped_steps", 3, "left out"))
-    metrics_log(ValidationSamples(4, SAMPLES[:1]))
-    metrics_log(StepDone(4, 0.5))
-    run_info, event, samples = read_metrics_log(tmp_path / "metrics.jsonl")
-    assert (run_info["type"], run_info["step"], "recipe" in run_info) == ("run", 0, False)
-    assert run_info["peak_flops_per_second"] == 1e9
-    assert event == {"type": "event", "step": 3, "event": "skipped_steps", "text": "left out"}
-    line = {"source": "one red", "reference": "eins rot", "translation": "eins"}
-    assert samples == {"type": "samples", "step": 4, "samples": [line]}
-
-
-def test_nonfinite_numbers_are_null(tmp_path: Path) -> None:
-    MetricsLog(tmp_path / "metrics.jsonl").write("train", step=1, loss=math.nan, gradient_norm=math.inf, lr=0.5)
-    assert read_metrics_log(tmp_path / "metrics.jsonl")[0] == {
-        "type": "train", "step": 1, "loss": None, "gradient_norm": None, "lr": 0.5,
-    }  # fmt: skip
 
 
 def test_log_lines_validate_against_their_schema(tmp_path: Path) -> None:
@@ -248,29 +210,12 @@ def test_flops_equal_those_of_torch_counter() -> None:
     assert compute_batch_cost(SMALL, 61, batch).flops == 3 * counted
 
 
-def test_flops_of_kl_term_equal_those_of_torch_counter() -> None:
-    """The initial model adds one forward pass. The loss pads a chunk to 64 positions, which this batch has without padding."""
-    model, initial_model = (build_model(SMALL, source_vocab_size=50, target_vocab_size=61) for _ in range(2))
-    for each in (model, initial_model):
-        set_attention_impl(each, explicit_attention)
-    batch = collate([[5] * 9] * 4, [[6] * 15] * 4, start_id=2)
-    with FlopCounterMode(display=False) as counter:
-        loss, _ = kl_regularized_loss(model, initial_model, batch, epsilon=0.1, smoothing_mode="uniform", weight=0.5)
-        torch.autograd.backward(loss)
-    future = 2 * 3 * 4 * 3 * (5 + 7) * (16 * 15 // 2)
-    cost = compute_batch_cost(SMALL, 61, batch, has_teacher=True)
-    assert counter.get_total_flops() == cost.flops + 4 * future
-
-
 @pytest.mark.parametrize(
     ("frozen", "lora_targets", "norm"),
     [
         (("encoder.*",), (), "pre"),
         (("encoder.*", "decoder.embedding.weight"), (), "post"),
-        (("*embedding.weight", "encoder.layers.0.*", "decoder.layers.0.*"), (), "pre"),
-        (("decoder.*", "output"), (), "pre"),
         (("*attention.query.*", "*attention.key.*", "*attention.value.*"), (), "post"),
-        (("*",), ("*",), "pre"),
         (("*",), ("decoder.*.query", "decoder.*.value"), "post"),
         (("*",), ("encoder.layers.1.feed_forward.outer",), "pre"),
     ],
@@ -385,55 +330,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, dict[str, Any]], 
     return put
 
 
-class Client:
-    """Stand-in for MLflow's client that stores its calls."""
-
-    stores: ClassVar[dict[str, dict[str, Any]]] = {}
-
-    def __init__(self, tracking_uri: str) -> None:
-        self.store = self.stores.setdefault(tracking_uri, {"experiments": {}, "runs": {}})
-
-    def get_experiment_by_name(self, name: str) -> Any:
-        location = self.store["experiments"].get(name)
-        return location and types.SimpleNamespace(experiment_id=name, artifact_location=location)
-
-    def create_experiment(self, name: str, artifact_location: str | None) -> str:
-        self.store["experiments"][name] = artifact_location or "elsewhere"
-        return name
-
-    def create_run(self, experiment: str, run_name: str, tags: dict[str, str]) -> Any:
-        name = f"run{len(self.store['runs'])}"
-        self.store["runs"][name] = {
-            "experiment": experiment, "name": run_name, "tags": dict(tags), "metrics": [], "params": {}, "texts": {},
-            "status": [],
-        }  # fmt: skip
-        return types.SimpleNamespace(info=types.SimpleNamespace(run_id=name))
-
-    def log_batch(self, run: str, metrics: Sequence[Any] = (), params: Sequence[Any] = ()) -> None:
-        assert len(params) <= 100
-        self.store["runs"][run]["metrics"] += metrics
-        for key, value in params:
-            assert key not in self.store["runs"][run]["params"]
-            self.store["runs"][run]["params"][key] = value
-
-    def set_tag(self, run: str, key: str, value: str) -> None:
-        self.store["runs"][run]["tags"][key] = value
-
-    def log_text(self, run: str, text: str, name: str) -> None:
-        self.store["runs"][run]["texts"][name] = text
-
-    def update_run(self, run: str, status: str) -> None:
-        self.store["runs"][run]["status"].append(status)
-
-    def set_terminated(self, run: str, status: str) -> None:
-        self.store["runs"][run]["status"].append(status)
-
-
-def metric(key: str, value: float, timestamp: int, step: int) -> tuple[str, float, int]:
-    assert timestamp > 1e12  # milliseconds
-    return key, value, step
-
-
 @pytest.mark.parametrize("uri", [None, "http://tracker:5000"])
 def test_mlflow_resumes_the_same_run(
     uri: str | None,
@@ -441,48 +337,45 @@ def test_mlflow_resumes_the_same_run(
     install: Callable[[str, dict[str, Any]], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Client, "stores", {})
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     if uri:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    else:
-        monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    client = mock.Mock()
+    client.get_experiment_by_name.return_value = None
+    client.create_run.return_value.info.run_id = "run0"
+    make_client = mock.Mock(return_value=client)
     install("mlflow", {})
-    install("mlflow.entities", {"Metric": metric, "Param": lambda key, value: (key, value)})
-    install("mlflow.tracking", {"MlflowClient": Client})
+    metric_and_parameter = {"Metric": lambda *values: values, "Param": lambda key, value: (key, value)}
+    install("mlflow.entities", metric_and_parameter)
+    install("mlflow.tracking", {"MlflowClient": make_client})
     recipe, own = recipe_with_loggers(tmp_path, "mlflow"), FailingRecorder()
     play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, recipe=recipe.model_dump())
-    play(
-        with_loggers(tmp_path, recipe.training.loggers, own),
-        tmp_path,
-        recipe=recipe.model_dump(),
-        first=3,
-        last=3,
-    )
+    play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, recipe=recipe.model_dump(), first=3, last=3)
     assert own.notices == []
-    assert list(Client.stores) == [uri or f"sqlite:///{tmp_path / 'mlflow.db'}"]
-    store = next(iter(Client.stores.values()))
-    assert store["experiments"] == {"dragoman": "elsewhere" if uri else str(tmp_path / "mlflow-artifacts")}
-    run = store["runs"].pop("run0")
-    assert store["runs"] == {}
-    assert [(value, step) for key, value, step in run["metrics"] if key == "train/loss"] == [
+    assert {call.kwargs["tracking_uri"] for call in make_client.call_args_list} == {
+        uri or f"sqlite:///{tmp_path / 'mlflow.db'}"
+    }
+    location = None if uri else str(tmp_path / "mlflow-artifacts")
+    client.create_experiment.assert_called_once_with("dragoman", artifact_location=location)
+    client.create_run.assert_called_once()
+    batches = [call.kwargs for call in client.log_batch.call_args_list]
+    metrics = [(key, value, step) for batch in batches for key, value, _, step in batch.get("metrics", ())]
+    assert [(value, step) for key, value, step in metrics if key == "train/loss"] == [
         (pytest.approx(3.0 - 0.1 * step), step) for step in (1, 2, 3)
     ]
-    assert ("report/bleu", 33.25, 3) in run["metrics"]
-    assert run["params"]["training.max_steps"] == "100000"
-    assert run["tags"]["event.skipped_steps"] == "step 3: left out"
-    assert "one red" in run["texts"]["samples/step-00000003.txt"]
-    assert run["status"] == ["FINISHED", "RUNNING", "FINISHED"]
+    assert ("report/bleu", 33.25, 3) in metrics
+    assert any(("training.max_steps", "100000") in batch.get("params", ()) for batch in batches)
+    assert max(len(batch.get("params", ())) for batch in batches) <= 100
+    client.set_tag.assert_called_with("run0", "event.skipped_steps", "step 3: left out")
+    client.update_run.assert_called_once_with("run0", status="RUNNING")
+    assert client.set_terminated.call_args_list == [mock.call("run0", "FINISHED")] * 2
     assert json.loads((tmp_path / "loggers.json").read_text()) == {"mlflow": "run0"}
 
 
-@pytest.mark.parametrize("mode", [None, "online"])
 def test_wandb_resumes_the_same_run(
-    mode: str | None, tmp_path: Path, install: Callable[[str, dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, install: Callable[[str, dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if mode:
-        monkeypatch.setenv("WANDB_MODE", mode)
-    else:
-        monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
     runs: list[mock.Mock] = []
     init_settings: list[dict[str, Any]] = []
 
@@ -498,7 +391,7 @@ def test_wandb_resumes_the_same_run(
     assert own.notices == []
     assert init_settings[0]["id"] == init_settings[1]["id"] == json.loads((tmp_path / "loggers.json").read_text())["wandb"]
     assert {(settings["mode"], settings["resume"], settings["project"]) for settings in init_settings} == {
-        (mode or "offline", "allow", "dragoman")
+        ("offline", "allow", "dragoman")
     }
     logged = [call.args[0] for run in runs for call in run.log.call_args_list]
     assert [entry["step"] for entry in logged if "train/loss" in entry] == [1, 2, 2, 3]
@@ -579,14 +472,6 @@ def test_run_without_writes_is_stalled(tmp_path: Path) -> None:
     assert read_run_status(run).state == "running"
 
 
-def test_run_with_extended_budget_is_running(tmp_path: Path) -> None:
-    ended = lines(40)
-    assert ended[-1]["progress"] == 1.0
-    run = written(tmp_path / "run", [*ended, {**lines(20)[-1], "step": 1025}])
-    assert read_run_status(run).state == "running"
-    assert summarize_run(read_run_status(run)).step == 1025
-
-
 def test_stopped_and_finished_runs_are_recognized(tmp_path: Path) -> None:
     run = written(tmp_path / "run", [*lines(20), event("stopped", 500)])
     assert read_run_status(run).state == "stopped"
@@ -621,17 +506,6 @@ def test_run_at_end_of_budget_is_not_stalled(tmp_path: Path) -> None:
     assert "the same command writes the bundle and the report" in diagnosis.remedy
     (run / "report.json").write_text("{}")
     assert "killed" not in build_run_page(read_run_status(run), timestamp="now")
-
-
-def test_run_summary_is_json_for_any_log(tmp_path: Path) -> None:
-    for entries in ([], lines(1), [*lines(40), *validations(2.5, 2.2), event("skipped_steps", 900)]):
-        summary = summarize_run(read_run_status(written(tmp_path / "run", entries)))
-        assert json.loads(json.dumps(asdict(summary))) == asdict(summary)
-    assert (summary.step, summary.state) == (1000, "running")
-    assert summary.best is not None
-    assert summary.valid is not None
-    assert (summary.best.step, summary.valid.bleu) == (400, 10.0)
-    assert summary.last_event == EventValues("skipped_steps", 900, "details")
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"name": 5}', "[" * 100_000])
@@ -697,37 +571,6 @@ def test_page_of_diverged_run_has_short_words(tmp_path: Path) -> None:
     assert "learning rate too high" in page
 
 
-def test_page_of_empty_log_is_complete(tmp_path: Path) -> None:
-    page = render_page([], tmp_path / "run")
-    assert '<meta http-equiv="refresh" content="30">' in page
-    assert "no step is logged yet" in page
-    assert page.count("<svg") == 1
-
-
-def test_page_without_matplotlib_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    page = render_page([], tmp_path / "run")
-    assert "<svg" not in page
-    assert "dragoman[plots]" in page
-
-
-def test_page_of_failed_run_shows_the_error(tmp_path: Path) -> None:
-    page = render_page([*(event("skipped_steps", step) for step in range(2, 12)), event("failed", 11, "disk <full>")], tmp_path)
-    assert '<span class="failed">failed</span> · no step is logged yet · disk &lt;full&gt;</p>' in page
-
-
-@pytest.mark.slow
-def test_run_writes_page_at_its_end(tmp_path: Path) -> None:
-    run = written(tmp_path / "run", [*lines(10), event("stopped", 250)])
-    write_page = RunPage(run)
-    write_page(StepDone(250, 0.5))
-    assert not (run / "report.html").exists()
-    write_page(RunClosed())
-    page = (run / "report.html").read_text()
-    assert '<span class="stopped">' in page
-    assert "refresh" not in page
-
-
 def test_dashboard_replaces_only_pages(tmp_path: Path) -> None:
     run = written(tmp_path / "run", lines(10))
     before = (run / "metrics.jsonl").read_bytes()
@@ -770,15 +613,6 @@ def test_status_commands_import_no_torch(command: str, tmp_path: Path) -> None:
     script = f"import sys\nsys.modules['torch'] = None\nsys.argv = {words!r}\nfrom dragoman.cli.main import main\nmain()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-
-
-@pytest.mark.slow
-def test_page_of_finished_run_shows_its_charts(trained: Path, tmp_path: Path) -> None:
-    assert CliRunner().invoke(dashboard, [str(trained), "-o", str(tmp_path / "page.html")]).exit_code == 0
-    page = (tmp_path / "page.html").read_text()
-    assert '<span class="finished">' in page
-    assert page.count("<svg") >= 6
-    assert "Scores on the test set" in page
 
 
 @pytest.mark.parametrize(
@@ -842,6 +676,8 @@ def test_healthy_run_has_no_diagnosis() -> None:
     assert diagnose(HEALTHY) == []
     for count in range(12):
         assert diagnose(record(lines(40)[:count])) == []
+    for falling_or_filling in (lines(gradient_norm=lambda t: 3.0 * 0.001**t), lines(memory_mib=course(500, 1200, 1250, 1250))):
+        assert diagnose(record(falling_or_filling)) == []
 
 
 def test_each_rule_fires_on_its_own_problem_only(subtests: pytest.Subtests) -> None:
@@ -853,14 +689,6 @@ def test_each_rule_fires_on_its_own_problem_only(subtests: pytest.Subtests) -> N
             for name, status in UNHEALTHY.items():
                 # A high learning rate may cause skipped steps, but each of these logs shows one problem only.
                 assert (rule(status) is not None) == (name == rule.__name__), name
-
-
-def test_compile_is_advised_on_gpu_only() -> None:
-    advises_compile = {}
-    for machine in ("cpu (2 threads), float32", "cuda (some GPU), bfloat16"):
-        (diagnosis,) = diagnose(record([{"type": "run", "step": 0, "machine": machine}, *lines(mfu=lambda t: 0.1)]))
-        advises_compile[machine[:4]] = "training.compile = true" in diagnosis.remedy
-    assert advises_compile == {"cpu ": False, "cuda": True}
 
 
 def test_loss_near_uniform_is_diagnosed() -> None:
@@ -892,16 +720,6 @@ def test_failure_is_diagnosed_with_its_error() -> None:
     assert record([*lines(20), event("failed", 510), event("resumed", 500)]).state == "running"
 
 
-def test_skips_before_first_line_are_diagnosed() -> None:
-    (diagnosis,) = diagnose(record([event("skipped_steps", step) for step in range(2, 12)]))
-    assert (diagnosis.name, diagnosis.evidence) == ("skipped steps", "10 of 11 steps were skipped")
-
-
-def test_falling_norms_are_no_spikes() -> None:
-    """The norms fall from 3 to 0.003: the first lines have eighteen times the norm of the middle one."""
-    assert diagnose(record(lines(gradient_norm=lambda t: 3.0 * 0.001**t))) == []
-
-
 def test_first_epoch_is_no_overfitting() -> None:
     (diagnosis,) = diagnose(record([*lines(epoch=lambda t: 0.9 * t), *validations(2.6, 2.3, 2.4, 2.6, 2.9)]))
     assert diagnosis.name == "validation gets worse"
@@ -928,28 +746,20 @@ def test_remedies_leave_out_settings_in_use(settings: list[str], remedy: str) ->
     assert diagnosis.remedy == remedy
 
 
-def test_filling_caches_are_no_memory_growth() -> None:
-    assert diagnose(record(lines(memory_mib=course(500, 1000, 1200, 1250, 1250)))) == []
-
-
 def test_diagnose_command_prints_text_and_json(tmp_path: Path) -> None:
     run = written(tmp_path / "run", [*lines(), *validations(2.6, 2.3, 2.4, 2.6, 2.9)])
-    text = CliRunner().invoke(diagnose_command, [str(run)]).stdout
-    assert "1. overfits: validation was best at step 400" in text
-    assert "Remedy: training.patience = 3" in text
-    document = json.loads(CliRunner().invoke(diagnose_command, [str(run), "--json"]).stdout)
-    assert [diagnosis["name"] for diagnosis in document["diagnoses"]] == ["overfits"]
+
+    def diagnose_run(*options: str) -> str:
+        return CliRunner().invoke(diagnose_command, [str(run), *options], catch_exceptions=False).stdout
+
+    assert "1. overfits: validation was best at step 400" in diagnose_run()
+    assert [diagnosis["name"] for diagnosis in json.loads(diagnose_run("--json"))["diagnoses"]] == ["overfits"]
     written(run, lines())
-    assert "No problem found in the metrics log" in CliRunner().invoke(diagnose_command, [str(run)]).stdout
+    assert "No problem found in the metrics log" in diagnose_run()
     written(run, lines(2))
-    assert "too few lines; try again later" in CliRunner().invoke(diagnose_command, [str(run)]).stdout
+    assert "too few lines; try again later" in diagnose_run()
     (run / "report.json").write_text("{}", encoding="utf-8")
-    assert "too few lines; the run was too short" in CliRunner().invoke(diagnose_command, [str(run)]).stdout
-    written(tmp_path / "brief", validations(2.6))
-    (tmp_path / "brief" / "report.json").write_text("{}", encoding="utf-8")
-    page = build_run_page(read_run_status(tmp_path / "brief"), timestamp="now")
-    assert "step 200" in page
-    assert "no step is logged yet" not in page
+    assert "too few lines; the run was too short" in diagnose_run()
 
 
 # Terminal
@@ -964,15 +774,8 @@ def get_output(console: Console) -> str:
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("width", "expected"),
-    [
-        (80, "  40 % step 12,200  loss 2.123  ppl 8.4  18,800 tokens/s (64%) "),
-        (100, "  40 % step 12,200  loss 2.123  ppl 8.4  18,800 tokens/s (64%)  norm 0.812 "),
-        (140, " 40 % step 12,200  loss 2.123  ppl 8.4  18,800 tokens/s (64%)  norm 0.812 "),
-    ],
-)
-def test_bar_fits_the_terminal(width: int, expected: str) -> None:
+@pytest.mark.parametrize(("width", "has_norm"), [(80, False), (140, True)])
+def test_bar_fits_the_terminal(width: int, has_norm: bool) -> None:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     bar = TrainingProgressBar(console)
     bar(StepDone(12_200, 0.4))
@@ -980,7 +783,8 @@ def test_bar_fits_the_terminal(width: int, expected: str) -> None:
     bar.bar.refresh()
     line = get_output(console).split("\r")[-1].removeprefix("\x1b[2K")
     bar(RunClosed())
-    assert expected in f" {line}"
+    assert " 40 % step 12,200  loss 2.123  ppl 8.4  18,800 tokens/s (64%) " in line
+    assert ("norm 0.812" in line) == has_norm
     assert "left" in line
     assert len(line) <= width
 
@@ -999,18 +803,6 @@ def test_time_left_follows_the_pace_after_resume() -> None:
     bar.bar.refresh()
     bar(RunClosed())
     assert "9:00 left" in get_output(console)
-
-
-def test_preparation_and_training_bars_take_turns() -> None:
-    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
-    bar = TrainingProgressBar(console)
-    bar(PreparationProgress("encoding train", 10, 100))
-    bar(StepDone(1, 0.1))
-    bar(PreparationProgress("validating", 1, 10, unit="sentences"))
-    bar(StepDone(2, 0.2))
-    assert bar.bar.live.is_started
-    bar(RunClosed())
-    assert "validating" in get_output(console)
 
 
 @pytest.mark.usefixtures("progress_lines")
@@ -1064,11 +856,3 @@ def test_cost_of_a_run_is_one_line() -> None:
     assert "104% of the peak FLOP/s of this machine, whose measured peak is too low" in format_cost({**report, "mfu": 1.04})
     del report["mfu"]
     assert "peak" not in format_cost(report)
-
-
-def test_report_has_the_cost(trained: Path) -> None:
-    report = json.loads((trained / "report.json").read_text())
-    assert report["flops"] > 0
-    assert 0 <= report["data_wait_fraction"] <= 1
-    assert report["skipped_steps"] == 0
-    assert "floating-point operations" in format_cost(report)
