@@ -46,12 +46,6 @@ def test_empty_sentences_have_no_links() -> None:
     assert align_pairs([[]], [[]]) == [[]]
 
 
-def test_progress_counts_pairs_and_iterations() -> None:
-    counts: list[int] = []
-    align_pairs([["a"], ["b"]], [["c"], ["d"]], num_iterations=3, on_progress=counts.append)
-    assert sum(counts) == 2 * 2 * 3  # pairs, directions, iterations
-
-
 def test_many_pairs_are_split_into_blocks() -> None:
     # (2 + 1) · 2 cells for each pair
     pairs = [(["a", "b"], ["c", "d"])] * 5

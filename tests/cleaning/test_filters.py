@@ -11,7 +11,6 @@ import itertools
 import random
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -24,8 +23,8 @@ from numpy.typing import NDArray
 
 from dragoman.cleaning import filters
 from dragoman.cleaning.cleaning_report import TABLE_HEADER, find_warnings, format_rows, render_cleaning_report
-from dragoman.cleaning.decontamination import EvaluationTexts, normalize_for_matching
-from dragoman.cleaning.deduplication import Digests, DuplicateFinder, digest_pairs
+from dragoman.cleaning.decontamination import EvaluationTexts
+from dragoman.cleaning.deduplication import Digests, DuplicateFinder
 from dragoman.cleaning.enabled_filters import FILTER_KEYS, FILTER_ORDER, PairFilter, build_filters
 from dragoman.cleaning.language_id import make_language_filter, make_script_filter
 from dragoman.cleaning.statistics import MAX_EXAMPLE_CHARACTERS, MAX_EXAMPLES, CleaningStats, FilterStats, apply_filters
@@ -151,19 +150,6 @@ def test_words_of_unspaced_scripts_are_letters(subtests: pytest.Subtests) -> Non
             assert filters.count_words(text) == count
 
 
-def test_length_limit_is_inclusive(subtests: pytest.Subtests) -> None:
-    for words, characters, dropped in [
-        (3, None, False),
-        (2, None, True),
-        (None, 13, False),
-        (None, 12, True),
-        (3, 12, True),
-    ]:
-        with subtests.test(words=words, characters=characters, dropped=dropped):
-            assert filters.is_too_long("one two three", "one", words, characters) is dropped
-            assert filters.is_too_long("one", "one two three", words, characters) is dropped
-
-
 def test_length_ratio_ignores_ten_characters() -> None:
     assert not filters.is_out_of_ratio("x" * 30, "y" * 10, 3.0)
     assert filters.is_out_of_ratio("x" * 31, "y" * 10, 3.0)
@@ -171,14 +157,14 @@ def test_length_ratio_ignores_ten_characters() -> None:
     assert filters.is_out_of_ratio("x" * 11, "y", 3.0)
 
 
-# Characters
-
-
 def test_control_and_unassigned_characters_are_found(subtests: pytest.Subtests) -> None:
     for text in ["a\x00", "\x1b[0m", "a\x85b", "\ufffd", "\ue000", "\U0010ffff", "\ufdd0", "\u0378"]:
         with subtests.test(text=text):
             assert filters.has_control_characters(text, "")
             assert filters.has_control_characters("", text)
+
+
+# Characters
 
 
 def test_ordinary_characters_are_kept(subtests: pytest.Subtests) -> None:
@@ -385,14 +371,6 @@ def test_overlap_ignores_case_and_punctuation_only() -> None:
     assert not evaluation.contains_side("", "")
 
 
-@given(texts)
-def test_matching_key_ignores_composition_and_punctuation(text: str) -> None:
-    assert normalize_for_matching(unicodedata.normalize("NFD", text)) == normalize_for_matching(
-        unicodedata.normalize("NFC", text)
-    )
-    assert normalize_for_matching(f"« {text} »!") == normalize_for_matching(text)
-
-
 # Duplicates
 
 
@@ -459,13 +437,6 @@ def test_leftover_buckets_are_cleared_and_other_files_refused(tmp_path: Path) ->
         DuplicateFinder(tmp_path / "work")
     with raises_code("write-failed"):
         DuplicateFinder(tmp_path / "work" / "thesis.txt")
-
-
-@given(st.lists(st.tuples(st.text("ab:1", max_size=3), st.text("ab:1", max_size=3)), max_size=30))
-def test_only_equal_pairs_have_equal_digests(pairs: list[tuple[str, str]]) -> None:
-    rows = list(map(tuple, digest_pairs([source for source, _ in pairs], [target for _, target in pairs]).tolist()))
-    for (pair, digest), (other_pair, other_digest) in itertools.combinations(zip(pairs, rows, strict=True), 2):
-        assert (pair == other_pair) == (digest == other_digest)
 
 
 # Statistics

@@ -33,6 +33,12 @@ def make_table(folder: Path, lengths: LengthPairs, name: str = "a") -> LengthTab
     return LengthTable(folder / f"{name}.lengths.arrow")
 
 
+def make_sampler(folder: Path, lengths: LengthPairs, batch_tokens: int, seed: int = 3) -> BatchSampler:
+    """Return the sampler of one corpus with pairs of these lengths."""
+    mixture = Mixture.from_config(DataConfig(), {"train": 1})
+    return BatchSampler([make_table(folder, lengths)], mixture, batch_tokens=batch_tokens, seed=seed)
+
+
 def list_epoch(sampler: BatchSampler, epoch: int) -> list[BatchIndices]:
     return [sampler.get_batch(epoch, number) for number in range(len(sampler.plan_epoch(epoch)))]
 
@@ -54,8 +60,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, 
 def test_epoch_is_complete_and_within_budget(
     tmp_path_factory: pytest.TempPathFactory, lengths: LengthPairs, budget: int, seed: int, epoch: int
 ) -> None:
-    lengths_table = make_table(tmp_path_factory.mktemp("order"), lengths)
-    sampler = BatchSampler([lengths_table], Mixture.from_config(DataConfig(), {"train": 1}), batch_tokens=budget, seed=seed)
+    sampler = make_sampler(tmp_path_factory.mktemp("order"), lengths, budget, seed)
     batches = list_epoch(sampler, epoch)
     assert sorted(pair for batch in batches for pair in batch.pair_indices.tolist()) == list(range(len(lengths)))
     assert sorted(position for batch in batches for position in batch.positions.tolist()) == list(range(len(lengths)))
@@ -70,12 +75,7 @@ def test_epoch_is_complete_and_within_budget(
 )
 def test_batches_are_full(tmp_path_factory: pytest.TempPathFactory, lengths: LengthPairs, budget: int, epoch: int) -> None:
     """The first batch has a random budget; only it could also hold the first pair of the next batch."""
-    sampler = BatchSampler(
-        [make_table(tmp_path_factory.mktemp("order"), lengths)],
-        Mixture.from_config(DataConfig(), {"train": 1}),
-        batch_tokens=budget,
-        seed=3,
-    )
+    sampler = make_sampler(tmp_path_factory.mktemp("order"), lengths, budget)
     plan = sampler.plan_epoch(epoch)
     by_start = sorted(zip(plan.batch_starts[plan.batch_order].tolist(), range(len(plan)), strict=True))
     in_order = [sampler.get_batch(epoch, number) for _, number in by_start]
@@ -90,16 +90,15 @@ def test_batches_are_full(tmp_path_factory: pytest.TempPathFactory, lengths: Len
 
 def test_order_depends_on_seed_and_epoch(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    lengths_table = make_table(tmp_path, [tuple(pair) for pair in rng.integers(1, 12, (400, 2)).tolist()])
+    lengths = [tuple(pair) for pair in rng.integers(1, 12, (400, 2)).tolist()]
 
     def pairs(seed: int, epoch: int) -> list[list[int]]:
-        sampler = BatchSampler([lengths_table], Mixture.from_config(DataConfig(), {"train": 1}), batch_tokens=100, seed=seed)
-        return [batch.pair_indices.tolist() for batch in list_epoch(sampler, epoch)]
+        return [batch.pair_indices.tolist() for batch in list_epoch(make_sampler(tmp_path, lengths, 100, seed), epoch)]
 
     assert pairs(1, 7) == pairs(1, 7)
     assert pairs(1, 7) != pairs(1, 8)
     assert pairs(1, 7) != pairs(2, 7)
-    sampler = BatchSampler([lengths_table], Mixture.from_config(DataConfig(), {"train": 1}), batch_tokens=100, seed=1)
+    sampler = make_sampler(tmp_path, lengths, 100, seed=1)
     backwards = [sampler.get_batch(7, number).pair_indices.tolist() for number in reversed(range(len(sampler.plan_epoch(7))))]
     assert backwards[::-1] == pairs(1, 7)
 
@@ -108,9 +107,7 @@ def test_batches_differ_between_epochs(tmp_path: Path) -> None:
     """Few random pairs of a batch share a batch in the next epoch; by their lengths, a third could."""
     rng = np.random.default_rng(1)
     lengths = [tuple(pair) for pair in rng.integers(8, 12, (2000, 2)).tolist()]
-    sampler = BatchSampler(
-        [make_table(tmp_path, lengths)], Mixture.from_config(DataConfig(), {"train": 1}), batch_tokens=440, seed=3
-    )
+    sampler = make_sampler(tmp_path, lengths, 440)
     batch_numbers = []
     for epoch in (0, 1):
         numbers = np.empty(len(lengths), dtype=int)
@@ -129,9 +126,7 @@ def test_batch_lengths_are_shuffled(tmp_path: Path) -> None:
     """The rank correlation of length and position over many epochs is that of a shuffled list, with deviation 1/√(n−1)."""
     rng = np.random.default_rng(1)
     lengths = [tuple(pair) for pair in rng.integers(1, 60, (1600, 2)).tolist()]
-    sampler = BatchSampler(
-        [make_table(tmp_path, lengths)], Mixture.from_config(DataConfig(), {"train": 1}), batch_tokens=400, seed=5
-    )
+    sampler = make_sampler(tmp_path, lengths, 400, seed=5)
     correlations, neighbor_correlations = [], []
     for epoch in range(30):
         longest = np.array(
@@ -181,15 +176,6 @@ def test_weights_set_shares_of_the_epoch(tmp_path: Path) -> None:
     for num_pairs in count_pairs_by_corpus(tmp_path, config, SIZES, 3):
         assert num_pairs["clean"] == pytest.approx(1350, abs=40)
         assert num_pairs["web"] == pytest.approx(450, abs=40)
-
-
-def test_temperature_flattens_corpus_sizes(tmp_path: Path) -> None:
-    """Sizes 300 and 1,500 to the power of 1/2 give shares of 0.309 and 0.691 of 1,800 pairs."""
-    config = DataConfig.model_validate({"corpora": make_corpora(clean=None, web=None), "temperature": 2.0})
-    share = math.sqrt(300) / (math.sqrt(300) + math.sqrt(1500))
-    num_pairs = count_pairs_by_corpus(tmp_path, config, SIZES, 1)[0]
-    assert num_pairs["clean"] == pytest.approx(1800 * share, abs=40)
-    assert num_pairs["web"] == pytest.approx(1800 * (1 - share), abs=40)
 
 
 def test_curriculum_changes_with_epochs(tmp_path: Path) -> None:

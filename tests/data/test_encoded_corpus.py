@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -24,8 +23,7 @@ from dragoman.data.encoded_corpus import (
     write_batches,
     write_lengths,
 )
-from dragoman.data.padding import pad_sequences
-from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
 from expected_errors import error_message
 
 # --- the encoded corpus -----------------------------------------------------------------------------------------------
@@ -116,25 +114,6 @@ def test_other_files_are_no_corpus(tmp_path: Path) -> None:
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
-
-
-@given(
-    rows=st.lists(st.lists(st.integers(4, 99), max_size=5), min_size=1, max_size=5),
-    first=st.sampled_from([None, BEGIN_ID, PADDING_ID]),
-    last=st.sampled_from([None, END_ID]),
-    model_type=st.sampled_from([None, np.uint16, np.int32]),
-)
-def test_rows_are_padded_on_the_right(
-    rows: list[list[int]], first: int | None, last: int | None, model_type: type | None
-) -> None:
-    extended = [[*([] if first is None else [first]), *row, *([] if last is None else [last])] for row in rows]
-    width = max(map(len, extended))
-    expected = [row + [PADDING_ID] * (width - len(row)) for row in extended]
-    padded = pad_sequences(
-        rows if model_type is None else [np.array(row, model_type) for row in rows], prefix_id=first, suffix_id=last
-    )
-    assert padded.dtype == np.int64
-    assert padded.tolist() == expected
 
 
 def test_decoder_input_is_shifted_target() -> None:

@@ -9,7 +9,6 @@ import json
 import multiprocessing
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -45,20 +44,13 @@ from dragoman.errors import (
     RunError,
     WorkerLostError,
 )
-from dragoman.formats.pair import Pair
 from dragoman.formats.tsv import read_aligned, read_tsv
 from expected_errors import error_message, raises_code
+from small_language import random_sentences
 
-# A small language: each word has two consonants and two vowels, which give at least VOCAB_SIZE pieces.
-WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]
 VOCAB_SIZE = 300
 
 NotifyFn = Callable[[str], None]
-
-
-def random_sentences(count: int, seed: int) -> list[str]:
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 9))) for _ in range(count)]
 
 
 def random_pairs(count: int, seed: int) -> list[tuple[str, str]]:
@@ -110,6 +102,12 @@ def make_test_recipe(text: Path, *overrides: str, **data: Any) -> Recipe:
 
 def prepare_text(text: Path, *overrides: str, notify: NotifyFn = lambda _: None, **data: Any) -> PreparedData:
     return prepare(make_test_recipe(text, *overrides, **data), text.parent / "data", notify)
+
+
+def use_small_parts(monkeypatch: pytest.MonkeyPatch, chunk_pairs: int) -> None:
+    """Process so many pairs at a time, and write two such chunks into a file."""
+    monkeypatch.setattr(cleaned_corpus_module, "CHUNK_PAIRS", chunk_pairs)
+    monkeypatch.setattr(cleaned_corpus_module, "PAIRS_PER_FILE", 2 * chunk_pairs)
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
@@ -199,52 +197,24 @@ def test_empty_pairs_are_counted_and_named(text: Path) -> None:
     assert pair_numbers(result, "valid") == [2]
 
 
-def prepare_overlong_pairs(text: Path, choice: str) -> tuple[PreparedData, list[Pair], list[int]]:
-    """Prepare with at most 12 tokens a side; return the result, all pairs, and the rows (from 0) of overlong pairs."""
+@pytest.mark.parametrize("choice", ["drop", "truncate"])
+def test_overlong_pairs_are_treated_and_counted(text: Path, choice: str) -> None:
     pairs = list(read_aligned(text / "train.en", text / "train.de"))
     result = prepare_text(text, "data.max_length=12", f"data.overlong_pairs={choice}")
-    encoder = result.tokenizer
+    encoder, corpus, stats = result.tokenizer, result.corpus("train"), result.pair_counts["train"]
     longest = [max(len(encoder.encode_source(pair.source)), len(encoder.encode_target(pair.target)) + 1) for pair in pairs]
     beyond = [line for line, length in enumerate(longest) if length > 12]
     assert 5 < len(beyond) < 55
     assert 12 in longest  # a pair of exactly the limit
-    return result, pairs, beyond
-
-
-def test_overlong_pairs_are_dropped_and_counted(text: Path) -> None:
-    result, pairs, beyond = prepare_overlong_pairs(text, "drop")
-    stats = result.pair_counts["train"]
-    assert (stats.read, stats.kept, stats.overlong_pairs) == (60, 60 - len(beyond), len(beyond))
     assert stats.overlong_examples == [pairs[line].origin for line in beyond[:5]]
-    assert pair_numbers(result, "train") == [line + 1 for line in range(60) if line not in beyond]
-    assert stats.summarize("drop") == [
-        f"{len(beyond)} pairs beyond data.max_length dropped ({', '.join(stats.overlong_examples)}, …)"
+    kept = [line for line in range(60) if choice == "truncate" or line not in beyond]
+    assert (stats.read, stats.kept, stats.overlong_pairs) == (60, len(kept), len(beyond))
+    assert pair_numbers(result, "train") == [line + 1 for line in kept]
+    assert [corpus.source(row).tolist() for row in range(len(kept))] == [
+        [*encoder.source.encode(pairs[line].source)[:11], END_ID] for line in kept
     ]
+    assert {"drop": "dropped", "truncate": "truncated"}[choice] in stats.summarize(choice)[0]
     assert result.pair_counts["valid"].overlong_pairs == 0  # validation data is never truncated
-
-
-def test_overlong_pairs_are_truncated_and_counted(text: Path) -> None:
-    result, pairs, beyond = prepare_overlong_pairs(text, "truncate")
-    stats = result.pair_counts["train"]
-    assert (stats.read, stats.kept, stats.overlong_pairs) == (60, 60, len(beyond))
-    corpus = result.corpus("train")
-    for line, pair in enumerate(pairs):
-        assert corpus.source(line).tolist() == [*result.tokenizer.source.encode(pair.source)[:11], END_ID]
-        assert corpus.target(line).tolist() == result.tokenizer.target.encode(pair.target)[:11]
-    sources, targets = corpus.lengths()
-    assert max(sources.max(), targets.max()) == 12
-    assert "truncated" in stats.summarize("truncate")[0]
-
-
-def test_overlong_pair_raises_if_requested(text: Path) -> None:
-    _, pairs, beyond = prepare_overlong_pairs(text, "drop")
-    before = read_files(text.parent / "data")
-    message = error_message(lambda: prepare_overlong_pairs(text, "error"))
-    assert re.match(
-        rf"{re.escape(pairs[beyond[0]].origin)}: \d+ tokens, more than data\.max_length = 12; raise it, or", message
-    )
-    assert read_files(text.parent / "data") == before
-    assert has_no_other_files(text)
 
 
 def test_tokenizer_sample_is_spread_evenly(text: Path) -> None:
@@ -383,25 +353,6 @@ def test_pair_counts_add_up(text: Path, overlong_pairs: str, monkeypatch: pytest
     assert set(result.pair_counts["a"].dropped) == {"empty", "source-equals-target", "duplicate-pair", "ratio"}
 
 
-@pytest.mark.parametrize("size", [1, 10, 19, 20, 21, 40])
-def test_parts_end_at_any_pair(text: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cover a corpus of whole parts, a part without a kept pair, and a corpus of one pair."""
-    monkeypatch.setattr(cleaned_corpus_module, "CHUNK_PAIRS", 5)
-    monkeypatch.setattr(cleaned_corpus_module, "PAIRS_PER_FILE", 10)
-    pairs = random_pairs(size, 3)
-    emptied = [("", "") if 10 <= row < 20 else pair for row, pair in enumerate(pairs)]
-    write_tsv(text / "more.tsv", emptied)
-    write_tsv(text / "base.tsv", random_pairs(60, 1))
-    result = prepare_text(text, corpora={"base": {"file": "base.tsv"}, "more": {"file": "more.tsv"}})
-    assert pair_numbers(result, "more") == [row + 1 for row in range(size) if not 10 <= row < 20]
-    corpus = result.corpus("more")
-    expected = [result.tokenizer.encode_source(source) for source, _ in emptied if source]
-    assert [corpus.source(row).tolist() for row in range(len(corpus))] == expected
-    assert sorted(LengthTable(get_lengths_file(result.folder, "train.more")).pair_indices.tolist()) == list(
-        range(len(expected))
-    )
-
-
 def test_long_lines_need_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk of 16,384 pairs would hold all 3,000 pairs, 6 MB of letters; the limit of characters keeps it near 60 KB."""
     monkeypatch.setattr(cleaned_corpus_module, "CHUNK_CHARACTERS", 2**16)
@@ -421,8 +372,7 @@ def test_long_lines_need_little_memory(tmp_path: Path, monkeypatch: pytest.Monke
 
 def make_mixture(text: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[str, Any]]:
     """Return settings and corpora of a mixture in small parts, with duplicates, empty, equal and overlong pairs."""
-    monkeypatch.setattr(cleaned_corpus_module, "CHUNK_PAIRS", 8)
-    monkeypatch.setattr(cleaned_corpus_module, "PAIRS_PER_FILE", 16)
+    use_small_parts(monkeypatch, 8)
     shared = random_pairs(6, 77)
     write_tsv(text / "one-and-all.tsv", [*random_pairs(30, 1), *shared, ("", "mara"), ("bala", "bala"), *shared])
     write_file(text / "two.en", random_sentences(16, 4))
@@ -529,13 +479,13 @@ UNRELATED_CHANGES = [
 
 
 def test_only_settings_of_the_files_change_the_request(text: Path) -> None:
-    more = "model.tie_embeddings=decoder"
-    inputs = {"train.en": {"sha256": "0", "bytes": 1}}
-    before = manifest_module.compute_request_digest(make_test_recipe(text, more), inputs)
+    def compute_digest(*changes: str) -> str:
+        recipe = make_test_recipe(text, "model.tie_embeddings=decoder", *changes)
+        return manifest_module.compute_request_digest(recipe, manifest_module.hash_inputs(recipe, {}))
+
     for changes, is_same in ((CHANGES, False), (UNRELATED_CHANGES, True)):
         for change in changes:
-            recipe = make_test_recipe(text, more, change)
-            assert (manifest_module.compute_request_digest(recipe, inputs) == before) == is_same, change
+            assert (compute_digest(change) == compute_digest()) == is_same, change
 
 
 def test_mixture_weights_keep_prepared_files(text: Path) -> None:
@@ -725,8 +675,7 @@ def interrupt_at_file(monkeypatch: pytest.MonkeyPatch, action: Callable[[], obje
 @pytest.mark.slow
 def test_interruption_between_any_two_files(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interruption may also come while new files replace old ones."""
-    monkeypatch.setattr(cleaned_corpus_module, "CHUNK_PAIRS", 20)
-    monkeypatch.setattr(cleaned_corpus_module, "PAIRS_PER_FILE", 40)
+    use_small_parts(monkeypatch, 20)
     recipe = make_test_recipe(text, "data.cleaning.duplicate_pairs=true")
     expected = read_files(prepare(recipe, text.parent / "undisturbed").folder)
     prepare(make_test_recipe(text, "data.max_length=12", "data.cleaning.markup=true"), text.parent / "old")
@@ -750,13 +699,6 @@ def test_other_interrupted_preparation_is_discarded(text: Path, monkeypatch: pyt
     prepare(changed, text.parent / "data", notices.append)
     assert "resuming an interrupted preparation" not in notices
     assert read_files(text.parent / "data") == read_files(text.parent / "expected")
-    shutil.rmtree(text.parent / "data")
-    with pytest.raises(KeyboardInterrupt):
-        prepare(recipe, text.parent / "data", on_progress=interrupt_at([], 12))
-    write_tsv(text / "three.tsv", random_pairs(20, 8))
-    prepare(recipe, text.parent / "changed")
-    prepare(recipe, text.parent / "data")
-    assert read_files(text.parent / "data") == read_files(text.parent / "changed")
 
 
 def test_preparation_resumes_after_full_disk(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -860,17 +802,6 @@ def test_concurrent_preparations_do_not_mix(text: Path, monkeypatch: pytest.Monk
     assert read_files(folder) == read_files(text.parent / "undisturbed")
 
 
-def test_old_files_stay_usable_during_preparation(text: Path) -> None:
-    folder, old, new = text.parent / "data", make_test_recipe(text), make_test_recipe(text, "tokenizer.vocab_size=310")
-    prepare(old, folder)
-    prepare(new, text.parent / "undisturbed")
-    is_new = []
-    prepare(new, folder, on_progress=lambda *_: is_new.append(prepare(old, folder).is_new))
-    assert len(is_new) >= 4
-    assert not any(is_new)
-    assert read_files(folder) == read_files(text.parent / "undisturbed")
-
-
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -912,8 +843,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_error_keeps_old_files(text: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaned_corpus_module, "CHUNK_PAIRS", 8)
-    monkeypatch.setattr(cleaned_corpus_module, "PAIRS_PER_FILE", 16)
+    use_small_parts(monkeypatch, 8)
     expected = read_files(prepare_text(text).folder)
     settings = make_mistake(text, mistake)
     message = error_message(lambda: prepare_text(text, *settings), DragomanError)
@@ -926,8 +856,7 @@ def test_error_keeps_old_files(text: Path, mistake: str, monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", ["not UTF-8", "too long"])
 def test_workers_report_the_same_error(text: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaned_corpus_module, "CHUNK_PAIRS", 8)
-    monkeypatch.setattr(cleaned_corpus_module, "PAIRS_PER_FILE", 16)
+    use_small_parts(monkeypatch, 8)
     settings = [*make_mistake(text, mistake), "data.preprocessing_workers=2", "data.cleaning.source_equals_target=true"]
     assert MISTAKES[mistake] in error_message(lambda: prepare_text(text, *settings))
     assert has_no_other_files(text)
@@ -954,43 +883,26 @@ def test_rejected_files_replace_nothing(text: Path) -> None:
     assert offered_again == [json.loads(before["prepared.json"])["files"]]
 
 
-def test_corpus_without_pairs_raises(text: Path) -> None:
-    empty_valid = text / "valid.tsv"
-    write_file(empty_valid, ["\t", "\t"])
-    assert error_message(lambda: prepare_text(text)).startswith(
-        f"{empty_valid}: no pair is left (2 pairs with an empty side dropped"
-    )
-    write_file(empty_valid, [])
-    assert error_message(lambda: prepare_text(text)).startswith(f"{empty_valid}: no pair is left (the corpus is empty); ")
-    message = error_message(lambda: prepare_text(text, "data.max_length=2", valid=None))
-    assert "no pair is left (60 pairs beyond data.max_length dropped" in message
-    corpora = {"good": {"file": "test.tsv"}, "bad": {"file": "valid.tsv"}}
-    small = "tokenizer.vocab_size=280"
-    assert error_message(lambda: prepare_text(text, small, corpora=corpora, valid=None)).startswith(
-        f"{empty_valid}: no pair is left (the"
-    )
-    file_names = ", ".join(str(text / name) for name in ("train.en", "train.de"))
-    empty = f"2 pairs with an empty side dropped ({text / 'train.en'}:"  # the order of the examples varies
-    for lines, reason in (([], "the corpus is empty"), (["", " "], empty)):
-        write_file(text / "train.en", lines)
-        write_file(text / "train.de", lines)
-        assert error_message(lambda: prepare_text(text)).startswith(f"{file_names}: no pair is left ({reason}")
-    assert has_no_other_files(text)
-
-
-def test_empty_corpus_raises_before_tokenizer_training(text: Path) -> None:
+def test_corpus_without_pairs_raises_before_tokenizer_training(text: Path) -> None:
     notices: list[str] = []
+
+    def prepare_error(*overrides: str, **data: Any) -> str:
+        return error_message(lambda: prepare_text(text, *overrides, notify=notices.append, **data))
+
     write_tsv(text / "same.tsv", [(source, source) for source, _ in random_pairs(40, 1)])
     corpora = {"all": {"source": "train.en", "target": "train.de"}, "same": {"file": "same.tsv"}}
-    message = error_message(
-        lambda: prepare_text(text, "data.cleaning.source_equals_target=true", corpora=corpora, notify=notices.append)
-    )
     reason = "40 pairs dropped by cleaning (source-equals-target 40; dragoman clean shows examples)"
+    message = prepare_error("data.cleaning.source_equals_target=true", corpora=corpora)
     assert message.startswith(f"{text / 'same.tsv'}: no pair is left ({reason}); ")
-    for lines in ([], ["bala\tmara", "bala"]):
-        write_file(text / "valid.tsv", lines)
-        assert str(text / "valid.tsv") in error_message(lambda: prepare_text(text, notify=notices.append))
+    valid = text / "valid.tsv"
+    for lines, reason in ((["\t", "\t"], "2 pairs with an empty side dropped"), ([], "the corpus is empty")):
+        write_file(valid, lines)
+        assert prepare_error().startswith(f"{valid}: no pair is left ({reason}")
+    write_file(valid, ["bala\tmara", "bala"])
+    assert str(valid) in prepare_error()
     assert not any("training a" in notice for notice in notices)
+    message = prepare_error("data.max_length=2", valid=None)
+    assert "no pair is left (60 pairs beyond data.max_length dropped" in message
     assert has_no_other_files(text)
 
 
@@ -1078,8 +990,7 @@ def test_empty_pipe_raises(text: Path, pipe: Callable[[Sequence[tuple[str, str]]
 def test_interrupted_pipe_starts_again(
     text: Path, pipe: Callable[[Sequence[tuple[str, str]] | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleaned_corpus_module, "CHUNK_PAIRS", 8)
-    monkeypatch.setattr(cleaned_corpus_module, "PAIRS_PER_FILE", 16)
+    use_small_parts(monkeypatch, 8)
     recipe = make_test_recipe(text, **PIPE)
     pipe(random_pairs(60, 2))
     prepare(recipe, text.parent / "undisturbed")

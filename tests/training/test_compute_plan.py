@@ -16,9 +16,7 @@ import dragoman.runtime.malloc
 from conftest import MakeRecipe
 from dragoman.config import make_recipe
 from dragoman.data.collate import Batch, collate
-from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
-from dragoman.model.linear import Linear
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.malloc import tune_malloc
 from dragoman.training import compute_plan as compute_plan_module
@@ -89,19 +87,6 @@ def test_every_kernel_gives_the_same_losses(product: str, attention: str, monkey
     assert f"{product} products, {attention} attention" in plan.describe()
 
 
-@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-def test_plan_sets_kernels_of_all_layers(precision: torch.dtype) -> None:
-    plan = ComputePlan(CPU, precision)
-    models = [small_model(dropout=0.3) for _ in range(2)]
-    for model in models:
-        plan.apply_to(model)
-    attends = {module.attention_impl for module in models[0].modules() if isinstance(module, Attention)}
-    products = {module.matmul for module in models[0].modules() if isinstance(module, Linear | Transformer)}
-    assert attends == {ATTENTION_IMPLS[plan.select_kernels().attention]}
-    assert products == {MATMUL_IMPLS[plan.select_kernels().product]}
-    assert losses(models[0], plan) == losses(models[1], plan)
-
-
 def test_only_a_clearly_faster_kernel_is_chosen() -> None:
     trials: dict[str, Callable[[], object]] = {"PyTorch": object, "oneDNN": object}
     # Seconds of the trials, round by round. The machine is slow in the first round.
@@ -168,20 +153,6 @@ def test_compiled_layers_compute_the_same(backend: str, precision: torch.dtype) 
     assert list(compiled.state_dict()) == list(model.state_dict())
     tolerance = 1e-5 if precision == torch.float32 else 1e-2
     assert losses(compiled, plan) == pytest.approx(losses(model, plan), rel=tolerance)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.slow
-def test_dropout_of_compiled_layers_follows_seed(backend: str) -> None:
-    plan = ComputePlan(CPU, torch.float32)
-    models = [small_model(dropout=0.3, layers=1) for _ in range(2)]
-    for model in models:
-        plan.apply_to(model)
-        compile_layers(model, backend=backend)
-    step_losses = losses(models[0], plan)
-    assert step_losses == losses(models[1], plan)
-    assert step_losses != pytest.approx(losses(small_model(layers=1), plan), rel=1e-3)
 
 
 # Chunks of the loss

@@ -314,20 +314,6 @@ def validation_state(checkpoint: Checkpoint) -> tuple[object, ...]:
     return checkpoint.step, checkpoint.metric, checkpoint.scheduled, *scores
 
 
-def test_out_of_memory_replaces_no_scheduled_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
-    """The checkpoint of this step was scheduled, and the bundle may average it."""
-    recipe = tiny(tmp_path / "run", "training.max_steps=9", "training.checkpoint_every_steps=2")
-    trainer = new_trainer(recipe)
-    trainer.callback = MemoryRemover(LimitedMemory(trainer, 10**9))
-    with raises_code("out-of-memory", "step-00000004 is saved"):
-        trainer.run()
-    saved = list_checkpoints(tmp_path / "run" / "checkpoints")
-    assert [(checkpoint.path.name, checkpoint.scheduled) for checkpoint in saved] == [
-        ("step-00000002", True),
-        ("step-00000004", True),
-    ]
-
-
 class MemoryRemover:
     """Callback that removes all memory after the fourth step."""
 

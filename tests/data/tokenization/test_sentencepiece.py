@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -47,18 +46,13 @@ from dragoman.data.tokenization.subword_sampling import MAX_CACHED_WORD_LENGTH, 
 from dragoman.errors import BundleError, DataError, DragomanError, RecipeError
 from expected_errors import error_message
 from progress_lines import drop_progress
+from small_language import WORDS, random_sentences
 
 MODEL_TYPES = ["bpe", "unigram"]
-WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]
 VOCAB_SIZE = 420
 OTHER_SCRIPTS = ["Straße und Wörter", "l'été dernier", "我昨天买了三本书", "чудесная погода", "ありがとう"]
 LINES = st.text(st.characters(exclude_characters="\r\n▁", exclude_categories=["Cs"]))
 TEXTS = st.one_of(LINES, st.lists(st.sampled_from([*WORDS[:20], *OTHER_SCRIPTS, " ", "  ", "<s>", "é", "😀"])).map("".join))
-
-
-def random_sentences(count: int, seed: int) -> list[str]:
-    draw = Random(seed)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 9))) for _ in range(count)]
 
 
 @cache
@@ -110,17 +104,6 @@ def test_bpe_without_dropout_matches_sentencepiece(byte_fallback: bool, text: st
     assert build_sampler(model.serialized_model).split(normal, 0.0, Random(1)) == model.encode(text)
 
 
-def test_merges_of_repeated_letters_do_not_overlap() -> None:
-    draw, buffer = Random(1), io.BytesIO()
-    lines = iter(["".join(draw.choices("aaab ", k=40)) for _ in range(300)])
-    options: dict[str, Any] = {"model_type": "bpe", "vocab_size": 40, "minloglevel": 2}
-    spm.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=buffer, **options)
-    reference, sampler = load_processor(buffer.getvalue()), build_sampler(buffer.getvalue())
-    for _ in range(500):
-        text = "".join(draw.choices("aab ", k=draw.randint(1, 30)))
-        assert sampler.split(reference.normalize(text), 0.0, Random(1)) == reference.encode(text)
-
-
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
 def test_sampling_frequencies_match_sentencepiece(model_type: str, alpha: float) -> None:
@@ -155,15 +138,6 @@ def test_threads_and_order_change_no_sample() -> None:
     sampled = [model.sample_encode(text, alpha=0.3, seed=seed) for seed in range(50)]
     assert [model.sample_encode(text, alpha=0.3, seed=seed) for seed in reversed(range(50))] == sampled[::-1]
     assert len(set(map(tuple, sampled))) == 50
-
-
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_tokenizer_pickles_after_sampling(model_type: str) -> None:
-    model, text = get_tokenizer(model_type), " ".join(WORDS[:9])
-    sampled = [model.sample_encode(text, alpha=0.3, seed=seed) for seed in range(9)]
-    sent = pickle.loads(pickle.dumps(model))
-    assert [sent.sample_encode(text, alpha=0.3, seed=seed) for seed in range(9)] == sampled
-    assert sent.encode(text) == model.encode(text)
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)

@@ -14,20 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.config import TokenizerConfig
-from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, UNKNOWN_ID
 from dragoman.errors import BundleError, DataError, RecipeError
 from expected_errors import error_message, raises_code
+from small_language import WORDS, random_sentences
 
-# A small language: each word has two consonants and two vowels, which give some 290 pieces.
-WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]
 VOCAB_SIZE = 300
-
-
-def random_sentences(count: int, seed: int) -> list[str]:
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 9))) for _ in range(count)]
 
 
 @cache
@@ -55,12 +48,6 @@ def test_any_ids_decode_to_one_line(ids: list[int]) -> None:
     text = get_tokenizer().decode(ids)
     assert not {"\r", "\n"} & set(text)
     text.encode()
-
-
-def test_line_break_and_metaspace_become_spaces() -> None:
-    model = get_tokenizer()
-    for text, back in {"bala\nbala": "bala bala", "bala\r\nbala": "bala  bala", "\n": " ", "bala▁bala": "bala bala"}.items():
-        assert model.decode(model.encode(text)) == back
 
 
 def test_settings_change_the_pieces() -> None:
@@ -147,21 +134,6 @@ def test_impossible_vocab_size_error_names_limit(model_type: str, byte_fallback:
     if model_type == "bpe":
         assert len(train_sentencepiece(text, config, vocab_size=lower, seed=1)) == lower
     assert len(train_sentencepiece(text, config, vocab_size=upper, seed=1)) == upper
-
-
-def test_vocab_size_error_names_the_key() -> None:
-    config = TokenizerConfig(joint=False, vocab_size=VOCAB_SIZE, target_vocab_size=9)
-    line = error_message(
-        lambda: train_tokenizer(random_sentences(99, 1), random_sentences(99, 2), config, append_source_eos=True, seed=1),
-        RecipeError,
-    )
-    assert line.startswith("tokenizer.target_vocab_size = 9: is too small")
-    config = TokenizerConfig(joint=False, vocab_size=9)
-    line = error_message(
-        lambda: train_tokenizer(random_sentences(99, 1), random_sentences(99, 2), config, append_source_eos=True, seed=1),
-        RecipeError,
-    )
-    assert line.startswith("tokenizer.vocab_size = 9: is too small")
 
 
 def test_text_without_training_lines_raises(subtests: pytest.Subtests) -> None:

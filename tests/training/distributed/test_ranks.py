@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -33,7 +32,6 @@ from dragoman.training.distributed.exit_status import (
     exit_with_launcher,
     write_exit_status,
 )
-from dragoman.training.distributed.launch import _ignore_timer_errors
 from dragoman.training.distributed.process_group import (
     DistributedContext,
     check_even_split,
@@ -411,31 +409,6 @@ def in_toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-DISCONNECT_SCRIPT = """
-import os, signal
-from dragoman.training.distributed.signals import stop_on_signals
-from dragoman.training.distributed.process_group import DistributedContext
-
-try:
-    with stop_on_signals(), DistributedContext(0, {world_size}).exit_cleanly_on_disconnect():
-        raise RuntimeError({message!r})
-except RuntimeError as error:
-    os.kill(os.getpid(), signal.SIGTERM)
-    print("reported")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world_size", "message", "output"),
-    [(2, "gloo: closed by peer", "reported\n"), (2, "another", ""), (1, "gloo: closed by peer", "")],
-)
-def test_disconnected_rank_reports_before_it_ends(world_size: int, message: str, output: str) -> None:
-    """The launcher may send SIGTERM after the loop's handlers are removed and before the error is reported."""
-    script = DISCONNECT_SCRIPT.format(world_size=world_size, message=message)
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False).stdout == output
-
-
 HANGING_SCRIPT = """
 import atexit, signal, time
 from dragoman.training.distributed import process_group
@@ -455,45 +428,6 @@ def test_disconnected_rank_ends_if_its_exit_hangs() -> None:
     )
     assert result.returncode == -signal.SIGALRM
     assert "closed by peer" in result.stderr
-
-
-SRUN = {"SLURM_PROCID": "{rank}", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "{rank}"}
-PYTORCHJOB = {"RANK": "{rank}", "WORLD_SIZE": "2"}
-
-
-@pytest.mark.slow
-def test_each_launcher_makes_the_same_run(written: Path, tmp_path: Path) -> None:
-    """torchrun starts both tasks itself. The variables of Slurm and PyTorchJob are set for each task."""
-    train_arguments = ["-m", "dragoman", "train", str(written), "training.max_steps=8", "training.log_every_steps=1"]
-
-    def run(*words: str, **environment: str) -> subprocess.Popen[str]:
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        return subprocess.Popen([sys.executable, *words], env=variables, text=True, stderr=subprocess.PIPE)
-
-    def task(name: str, rank: int, port: int, launcher_variables: Mapping[str, str]) -> subprocess.Popen[str]:
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        return run(
-            *train_arguments,
-            f"run={tmp_path / name}",
-            **address,
-            **{key: value.format(rank=rank) for key, value in launcher_variables.items()},
-        )
-
-    ports = {"srun": find_free_port(), "pytorchjob": find_free_port()}
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    processes_by_launcher = [
-        [run(*train_arguments, f"run={tmp_path / 'one'}")],
-        [run(*torchrun, *train_arguments, f"run={tmp_path / 'torchrun'}")],
-        [task("srun", rank, ports["srun"], SRUN) for rank in (0, 1)],
-        [task("pytorchjob", rank, ports["pytorchjob"], PYTORCHJOB) for rank in (0, 1)],
-    ]
-    for process in (process for processes in processes_by_launcher for process in processes):
-        _, errors = process.communicate(timeout=END_SECONDS)
-        assert process.returncode == 0, errors
-    expected = read_losses(tmp_path / "one")
-    assert len(expected) > 8
-    for name in ("torchrun", *ports):
-        assert read_losses(tmp_path / name) == pytest.approx(expected, rel=1e-6), name
 
 
 @pytest.mark.slow
@@ -578,32 +512,3 @@ def test_error_is_reported_once_without_restart(written: Path, tmp_path: Path) -
     assert len(lines) == 1
     assert "nowhere" in lines[0]
     assert "Traceback" not in errors
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
-def test_ranks_end_with_their_launcher(written: Path, tmp_path: Path) -> None:
-    with command(written, "training.max_steps=100000") as process:
-        wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
-        process.kill()
-        process.wait()
-        end = time.monotonic() + END_SECONDS
-        while ranks_of(written):
-            assert time.monotonic() < end
-            time.sleep(0.1)
-    last = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
-    assert not last.scheduled or last.step % 4 == 0
-
-
-@pytest.mark.parametrize(("message", "is_reported"), [("cannot join current thread", False), ("another", True)])
-def test_timer_error_at_exit_is_not_reported(
-    message: str, is_reported: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def end() -> None:
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(sys, "unraisablehook", _ignore_timer_errors)
-    timer = DistributedContext()
-    weakref.finalize(timer, end)
-    del timer
-    assert (message in capsys.readouterr().err) == is_reported

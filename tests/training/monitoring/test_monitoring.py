@@ -63,7 +63,6 @@ from dragoman.training.monitoring.flops import (
     Size,
     compute_batch_cost,
     count_forward_flops,
-    read_resident_mib,
 )
 from dragoman.training.monitoring.loggers import with_loggers
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
@@ -263,14 +262,6 @@ def test_padding_has_no_flops_and_is_reported() -> None:
     assert [work.padding_fraction for work in alone] == [0.0] * 3
     assert sum(alone, BatchCost()).tokens == together.tokens
     assert BatchCost().padding_fraction == 0.0
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_memory_equals_that_of_proc_status() -> None:
-    status_line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
-    assert read_resident_mib() == pytest.approx(int(status_line.split()[1]) / 1024, rel=0.05)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    assert read_resident_mib(Path("/no/such/file")) == pytest.approx(peak, rel=0.05)
 
 
 # Loggers
