@@ -67,7 +67,7 @@ def write_marian_source(folder: Path, **options: Any) -> list[str]:
 def write_fairseq_source(folder: Path) -> list[str]:
     letters = "abcdefgh"
     tokens = list_subwords(letters)
-    args = make_args()
+    args = make_args(encoder_normalize_before=True, decoder_normalize_before=True)
     codes = "".join(f"{left} {right} 9\n" for left, right in list_merges(letters))
     state = make_state(args, len(tokens) + 4, len(tokens) + 4)
     write_fairseq_folder(folder, args=args, state=state, dictionaries={"en": tokens, "de": tokens}, codes=codes)
