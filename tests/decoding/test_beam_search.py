@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -144,7 +143,7 @@ def reference_beam(
     """Return the outputs of tensor2tensor's beam search for one sentence, with lists, in double precision."""
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     finished: list[ScoredOutput] = []
-    threshold = {"never": math.inf, "exhaustive": beam}.get(early_stopping, nbest)
+    threshold = {"worst_finished": math.inf, "exhaustive": beam}.get(early_stopping, nbest)
     for length in range(1, limit + 1):
         expanded = [
             (score + log_prob, (*tokens, token))
@@ -168,6 +167,8 @@ def reference_beam(
         ):
             break
         if early_stopping == "beam_full" and len(finished) == beam:
+            break
+        if early_stopping == "worst_finished" and finished and finished[-1][1] >= best:
             break
     unfinished = [(tokens, score / divisor(form, alpha, length), False) for score, tokens in alive]
     return [*finished, *unfinished][:beam]
@@ -349,53 +350,6 @@ def test_decoder_state_reorders_rows_and_selects_sentences(changes: dict[str, An
         logits, state = model.step(tokens_N, state)
         torch.testing.assert_close(logits, model(source[sentence_N], history_NT)[:, -1], rtol=0, atol=1e-10)
     assert sorted(set(sentence_N.tolist())) == [2, 3]
-
-
-# Beam search
-
-
-def worst_finished_with_lists(
-    table: Table, sentence: int, limit: int, beam: int, form: str, alpha: float
-) -> tuple[list[ScoredOutput], int]:
-    """Return the finished outputs and the number of steps of tensor2tensor 1.0.3, which stops at the worst finished so far."""
-    alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    finished: list[ScoredOutput] = []
-    for length in range(1, limit + 1):
-        expanded = sorted(
-            (
-                (score + log_prob, (*tokens, token))
-                for score, tokens in alive
-                for token, log_prob in enumerate(table.log_probs(sentence, tokens))
-            ),
-            reverse=True,
-        )[: 2 * beam]
-        finished += [(tokens[:-1], s / divisor(form, alpha, length), True) for s, tokens in expanded if tokens[-1] == END]
-        finished = sorted(finished, key=lambda output: -output[1])[:beam]
-        alive = [(score, tokens) for score, tokens in expanded if tokens[-1] != END][:beam]
-        if finished and finished[-1][1] >= alive[0][0] / divisor(form, alpha, limit):
-            break
-    return finished, length
-
-
-def test_search_stops_at_the_worst_finished_so_far(subtests: pytest.Subtests) -> None:
-    """Compare with lists, and with "exhaustive", whose best output is the same."""
-    for form, alpha in [("gnmt", 0.6), ("power", 1.0)]:
-        with subtests.test(form=form, alpha=alpha):
-            num_short_lists = 0
-            for seed, beam in itertools.product(range(12), (2, 4)):
-                table = Table.random(seed, vocabulary=5 + seed)
-                table.logits_CV[:, END] += 2.0
-                expected, num_steps = worst_finished_with_lists(table, 0, 12, beam, form, alpha)
-                settings = make_settings(form, alpha)
-                (exhaustive,) = search(table, [12], beam, settings, early_stopping="exhaustive")
-                table.steps = 0
-                (hypotheses,) = search(table, [12], beam, settings, early_stopping="worst_finished")
-                finished = [hypothesis for hypothesis in hypotheses if hypothesis.finished]
-                assert table.steps == num_steps
-                assert_outputs(finished, expected)
-                assert_outputs(hypotheses[:1], to_outputs(exhaustive[:1]))
-                num_short_lists += len(finished) < beam
-            assert num_short_lists > 0
 
 
 # Limits and forbidden tokens

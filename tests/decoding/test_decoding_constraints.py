@@ -91,7 +91,7 @@ def assert_beam_outputs(
 
 
 def test_beam_search_equals_reference_with_lists(subtests: pytest.Subtests) -> None:
-    cases_1: list[str] = [*EARLY_STOPPING, "beam_full"]
+    cases_1: list[str] = [*EARLY_STOPPING, "beam_full", "worst_finished"]
     for vocabulary in [8, 1031]:
         for stop in cases_1:
             with subtests.test(vocabulary=vocabulary, stop=stop):

@@ -220,14 +220,6 @@ def test_length_penalty_ranks_the_beam() -> None:
     assert outputs != [hypothesis.tokens for hypothesis in search(tokens, log_probs, beam_size=len(sums))]
 
 
-def test_beam_finds_an_output_that_the_best_path_misses() -> None:
-    """The best path is two blanks (0.36), but three paths merge to the token (0.64)."""
-    tokens, log_probs = [[PAD, 5]] * 2, [[math.log(0.6), math.log(0.4)]] * 2
-    best = search(tokens, log_probs, beam_size=2)[0]
-    assert best.tokens == (5,)
-    assert best.log_prob == pytest.approx(math.log(0.4 * 0.4 + 2 * 0.4 * 0.6))
-
-
 def test_beam_keeps_the_length_limit() -> None:
     tokens, log_probs = draw_predictions(6, 0)
     assert max(len(hypothesis.tokens) for hypothesis in search(tokens, log_probs, beam_size=50, max_length=3)) == 2

@@ -58,19 +58,3 @@ def test_fast_forward_connection_computes_half_of_the_gates_twice() -> None:
     weights = count_weights(config)[0]
     half_gates = 2 * 16 * 16 + 2 * (2 * 16 * 48)  # one layer reads x, and two read the connection below as well
     assert count_forward_macs(config, 10)[Size.SOURCE_TOKENS] == weights + half_gates
-
-
-@pytest.mark.parametrize(
-    ("system", "pairs"),
-    [
-        ("gnmt", (0, 0, 1)),
-        ("bytenet", (0, 0, 0)),
-        ("convs2s", (0, 0, 2)),
-        ("self-attention", (3, 2, 2)),
-        ("grouped heads", (3, 2, 2)),
-    ],
-)
-def test_pairs_count_for_attentions_only(system: str, pairs: tuple[int, int, int]) -> None:
-    config = make_config(**SYSTEMS[system])
-    macs = count_forward_macs(config, 10)[[Size.ENCODER_PAIRS, Size.DECODER_PAIRS, Size.CROSS_PAIRS]]
-    assert (macs / (2 * (config.key_width + config.value_width))).tolist() == list(pairs)

@@ -246,33 +246,3 @@ def test_checkpoint_with_code_is_refused(tiny_comet: Path, tmp_path: Path) -> No
     with raises_code("checkpoint-unsafe"):
         load_comet(folder)
     assert not (tmp_path / "executed").exists()
-
-
-@needs_comet
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("change", ["missing", "shape", "extra"])
-def test_weights_of_another_model_are_an_error(tiny_comet: Path, tmp_path: Path, change: str) -> None:
-    folder = tmp_path / "model"
-    write_model(folder, (tiny_comet / "hparams.yaml").read_text(encoding="utf-8"))
-    (folder / "encoder").symlink_to(tiny_comet / "encoder")
-    weights = dict(torch.load(tiny_comet / "checkpoints" / "model.ckpt", weights_only=True)["state_dict"])
-    name = "estimator.ff.0.weight"
-    match change:
-        case "missing":
-            del weights[name]
-        case "shape":
-            weights[name] = weights[name][:1]
-        case "extra":
-            weights["other"] = torch.ones(1)
-    torch.save({"state_dict": weights}, folder / "checkpoints" / "model.ckpt")
-    with raises_code("source-damaged"):
-        load_comet(folder)
-
-
-@needs_comet
-@pytest.mark.filterwarnings("ignore")
-def test_missing_encoder_is_an_error(tiny_comet: Path, tmp_path: Path) -> None:
-    hparams = {**HPARAMS, "pretrained_model": "no-such-organization/no-such-encoder"}
-    folder = write_model(tmp_path / "model", json.dumps(hparams))
-    with raises_code("source-damaged"):
-        load_comet(folder)

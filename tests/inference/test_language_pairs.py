@@ -62,11 +62,6 @@ def test_named_languages_choose_the_tokens(translator: Translator) -> None:
     assert prompts == [(vocabulary.piece_to_id(">>cc<<"),), (vocabulary.piece_to_id(">>xx<<"),)]
 
 
-def test_text_that_looks_like_a_language_token_stays_text(translator: Translator) -> None:
-    (result,) = translator.translate([">>rr<< a"], target_language="cc")
-    assert result.source_tokens == (">>xx<<", "▁<unk>", "▁a", "</s>")
-
-
 @pytest.mark.parametrize(
     ("options", "code", "names"),
     [

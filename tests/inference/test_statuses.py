@@ -68,16 +68,6 @@ def test_output_without_tokens_is_empty(bundle: Path) -> None:
     assert (translation.text, translation.status) == ("", "empty")
 
 
-def test_output_of_one_space_is_empty(bundle: Path, translator: Translator) -> None:
-    output_ids = iter([find_space(translator), END_ID])
-
-    def say_a_space(logits_NV: NDArray[np.float32]) -> None:
-        logits_NV[:, next(output_ids)] = 50.0
-
-    (translation,) = load_with_logits(bundle, say_a_space).translate(["ten"], method="greedy")
-    assert (translation.text.strip(), translation.tokens, translation.status) == ("", ("▁",), "empty")
-
-
 def test_copied_source_has_status_copied(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "one two three four"
     monkeypatch.setattr(translator.bundle.tokenizer.target, "decode", lambda ids: line)

@@ -104,14 +104,6 @@ def test_sentence_in_another_script_stays() -> None:
     assert result.status == "other_script"
 
 
-def test_no_space_comes_between_sentences_that_stay() -> None:
-    source = "保存您的文件。关闭该文件。Save the file."
-    options = TextOptions(source_language="en", target_language="de", language_check=True)
-    result = translate_text(source, options)
-    assert result.text == "保存您的文件。关闭该文件。 SAVE THE FILE."
-    assert [segment.status for segment in result.segments] == ["other_script", "other_script", "ok"]
-
-
 def test_words_in_another_script_are_placed_by_attention() -> None:
     """The capitalizer drops the word, or writes it in capitals; without the check it stays as the model writes it."""
     options = TextOptions(source_language="en", target_language="de", language_check=True)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 import dragoman.model
-import dragoman.model.linear as linear_module
 from dragoman.config import ModelConfig, make_recipe
 from dragoman.model.attention import (
     Attention,
@@ -30,12 +29,9 @@ from dragoman.model.dropout import Dropout, dropout
 from dragoman.model.factory import assemble_model, build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
 from dragoman.model.linear import (
-    Linear,
     MatMul,
-    fused_linear,
     onednn_matmul,
     padded_matmul,
-    round_up_rows,
     torch_matmul,
 )
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
@@ -322,46 +318,10 @@ def test_matmul_multiplies_transposed_matrices(matmul: MatMul, dtype: torch.dtyp
         assert (result.double() - expected).norm() <= 2**-7 * expected.norm()
 
 
-def test_padded_matmul_uses_few_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    row_counts, linear = set(), nn.functional.linear
-
-    def counting_linear(x: torch.Tensor, *arguments: torch.Tensor) -> torch.Tensor:
-        row_counts.add(len(x))
-        return linear(x, *arguments)
-
-    monkeypatch.setattr(nn.functional, "linear", counting_linear)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        for rows in range(1, 130):
-            assert padded_matmul(noise(rows, 5), noise(6, 5), None).shape == (rows, 6)
-    assert row_counts == {round_up_rows(rows) for rows in range(1, 130)}
-    assert {64, 72, 80, 88, 96, 104, 112, 120, 128, 144} == {rows for rows in row_counts if rows >= 64}
-
-
 def test_padded_matmul_only_changes_autocast() -> None:
     x, weight = noise(3, 5), noise(6, 5, seed=3)
     assert torch.equal(padded_matmul(x, weight, None), nn.functional.linear(x, weight))
     assert torch.equal(padded_matmul(x, weight, None, relu=True), nn.functional.linear(x, weight).relu())
-
-
-@pytest.mark.parametrize(
-    "gradient", [noise(7, 12)[:, 3:9], noise(1, 6).expand(7, 6), noise(1, 1).expand(7, 6), noise(6, 7).t()]
-)
-def test_onednn_matmul_gets_dense_matrices(gradient: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """oneDNN multiplies a slice or an expanded gradient some 300 times slower."""
-    product = linear_module._onednn_linear
-    operands: list[Tensor] = []
-
-    def record_operands(x: Tensor, weight: Tensor, *others: Any) -> Tensor:
-        operands.extend([x, weight])
-        return product(x, weight, *others)
-
-    monkeypatch.setattr(linear_module, "_onednn_linear", record_operands)
-    x, weight = noise(7, 5).requires_grad_(), noise(9, 8, seed=3)[:6, :5].requires_grad_()
-    grads = torch.autograd.grad(onednn_matmul(x, weight, None), [x, weight], gradient)
-    assert len(operands) >= 6
-    assert all(operand.is_contiguous() or operand.t().is_contiguous() for operand in operands)
-    for grad, expected in zip(grads, [gradient @ weight, gradient.t() @ x], strict=True):
-        torch.testing.assert_close(grad, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("matmul", [onednn_matmul, padded_matmul])
@@ -381,18 +341,6 @@ def test_onednn_matmul_keeps_other_types() -> None:
     assert onednn_matmul(x.double(), weight.double(), None).dtype == torch.float64
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert onednn_matmul(x, weight, None).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_fused_linear_equals_separate_layers(bias: bool) -> None:
-    torch.manual_seed(0)
-    linears, x = [Linear(5, width, bias=bias) for width in (4, 4, 7)], noise(3, 2, 5)
-    fused_outputs = fused_linear(linears, x)
-    with torch.no_grad():
-        separate_outputs = fused_linear(linears, x)
-    for fused, separate, linear in zip(fused_outputs, separate_outputs, linears, strict=True):
-        torch.testing.assert_close(fused, separate, rtol=0, atol=1e-6)
-        assert torch.equal(separate, linear(x))
 
 
 def test_set_matmul_impl_reaches_every_weight() -> None:

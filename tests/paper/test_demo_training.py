@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -18,7 +16,6 @@ from dragoman.paper.demonstrations.attention_heads import (
 )
 from dragoman.paper.demonstrations.extrapolation import MAX_TRAINED, build_copier, draw_copies, measure_copying
 from dragoman.paper.demonstrations.long_range import NUM_LAYERS, count_step_operations, measure_recall
-from dragoman.paper.demonstrations.toy_training import SeedScores
 from dragoman.parsing.trees.ptb import read_tree
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -78,13 +75,6 @@ def test_removed_head_has_an_output_of_zero() -> None:
             removed = attention.attend(query, key_value, None)
         torch.testing.assert_close(removed, heads_BHTU[:, 0] @ attention.output.weight[:, :4].T)
         torch.testing.assert_close(attention.attend(query, key_value, None), whole)
-
-
-def test_interval_of_three_seeds_is_students() -> None:
-    # Values 1, 2, 3: mean 2, standard deviation 1, t = 4.303 for two degrees of freedom
-    scores = SeedScores([1.0, 2.0, 3.0])
-    assert scores.mean == 2.0
-    assert scores.half_width == pytest.approx(4.303 / math.sqrt(3))
 
 
 @pytest.mark.slow

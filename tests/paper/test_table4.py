@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-import dragoman.paper.table4
 from dragoman.bundle import read_config
 from dragoman.cli.main import cli
 from dragoman.config import make_recipe
@@ -155,15 +154,6 @@ def test_invalid_trees_are_named_with_their_line(text: str, message: str, tmp_pa
     line = one_line(command("--gold", path))
     assert message in line
     assert "bad.mrg" in line
-
-
-def test_bundles_and_options_are_checked_before_parsing(
-    gold: Path, parser: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dragoman.paper.table4, "score_baselines", None)  # a call would raise a TypeError
-    arguments = ("--gold", gold, "--bundle", parser)
-    assert "none" in one_line(command(*arguments, "--bundle", tmp_path / "none"))
-    assert "beam_sise" in one_line(command(*arguments, "beam_sise=2"))
 
 
 def test_table_is_printed_before_a_write_error(gold: Path, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from dragoman.viz.attention_page import render_attention_page
 from dragoman.viz.explanation import Explanation, ExplanationTree
 from dragoman.viz.explanation_figures import list_figure_names, render_figures
 from dragoman.viz.tree_attention import render_tree_attention
-from dragoman.viz.tree_diagram import TreeDrawing, render_trees
 from random_explanations import HOSTILE, random_explanation
 from random_parsers import parser_bundle
 
@@ -69,14 +68,6 @@ def test_row_is_the_attention_of_the_bracket_token() -> None:
         assert tooltip == f"{name}, words {start + 1} to {end}: most at {[*WORDS, 'the end'][best]}, {weights[best]:.3f}"
 
 
-def test_cells_are_below_their_words() -> None:
-    svg = render_tree_attention(random_parse())
-    words = {text.text: float(text.get("x", "")) for text in ElementTree.fromstring(svg).iter(SVG + "text")}
-    lefts = sorted({left for _, cells in read_rows(svg) for left, _ in cells})
-    centers = [words[word] for word in (*WORDS, "end")]
-    assert all(any(0 < center - left < 40 for center in centers) for left in lefts)
-
-
 def test_pointer_is_drawn_if_the_parser_has_one() -> None:
     def triangles(svg: str) -> int:
         return svg.count("l6 4l-6 4z")
@@ -102,20 +93,6 @@ def test_only_parses_have_a_tree() -> None:
     assert "tree" not in render_figures(plain)
     with pytest.raises(ValueError, match="explanation: has no tree"):
         render_tree_attention(plain)
-
-
-def test_policy_names_every_style() -> None:
-    """Check that all drawings share one style, because the policy has only its hash."""
-    page = render_attention_page(random_parse())
-    assert len(set(re.findall(r"<style>.*?</style>", page.split("<body>")[1], re.DOTALL))) == 1
-
-
-def test_several_trees_are_stacked() -> None:
-    drawing = TreeDrawing(WORDS, BRACKETS, (), "first")
-    root = ElementTree.fromstring(render_trees([drawing, replace(drawing, title="second")]))
-    heights = {text.text: float(text.get("y", "")) for text in root.iter(SVG + "text")}
-    words = [float(text.get("y", "")) for text in root.iter(SVG + "text") if text.text == "cat"]
-    assert heights["first"] < words[0] < heights["second"] < words[1] < float(root.get("height", ""))
 
 
 # Explanations of a parser

@@ -23,7 +23,7 @@ from dragoman.errors import BundleError, DataError, DeviceError, DragomanError
 from dragoman.parsing.tree_constraint import TreeConstraint
 from dragoman.parsing.trees.constraint_automaton import ConstraintAutomaton
 from dragoman.parsing.trees.linearization import LINEARIZATION_NAMES, LinearizationName, linearization
-from dragoman.parsing.trees.ptb import format_tree, read_tree, split_words
+from dragoman.parsing.trees.ptb import format_tree, read_tree
 from dragoman.parsing.trees.ptb_tokenizer import tokenize_ptb
 from dragoman.parsing.trees.repair import repair_tree
 from dragoman.parsing.trees.tree import get_leaves, get_spans, get_words
@@ -279,13 +279,6 @@ def test_packed_and_plain_models_agree(tmp_path: Path, pointer: str) -> None:
     plain.session.inference_model = torch_models.as_inference_model(plain.models)
     assert_alike(parser.parse(ODD), plain.parse(ODD))
     assert_alike(parser.parse(ODD, beam_size=3, nbest=3), plain.parse(ODD, beam_size=3, nbest=3))
-
-
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_every_precision_gives_trees(bundle: Path, precision: str) -> None:
-    for line, parse in zip(ODD, opened(bundle, precision=precision).parse(ODD), strict=True):
-        assert list(parse.words) == split_words(line)
-        assert parse.status == ("ok" if parse.words else "empty")
 
 
 def test_too_long_sentence_is_not_parsed(parser: Parser) -> None:

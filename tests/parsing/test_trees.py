@@ -19,7 +19,6 @@ from dragoman.parsing.trees.linearization import LINEARIZATION_NAMES, Linearizat
 from dragoman.parsing.trees.repair import RepairedTree, repair_tree
 from dragoman.parsing.trees.simplify import AnnotationMode, RootMode, simplify
 from dragoman.parsing.trees.tree import (
-    Leaf,
     Span,
     Tree,
     build_tree,
@@ -73,13 +72,6 @@ linearizations = st.sampled_from(LINEARIZATION_NAMES).map(linearization)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
-
-
-def test_tree_accessors_return_words_and_brackets() -> None:
-    tree = ptb.read_tree("(S (NP (-NONE- *)) (VP (VB Go) (ADV) (NP (NN home))) (. .))")
-    assert get_words(tree) == ["Go", "home", "."]
-    assert get_leaves(tree) == [Leaf("*", "-NONE-"), Leaf("Go", "VB"), Leaf("home", "NN"), Leaf(".", ".")]
-    assert get_spans(tree) == [Span("S", 0, 4), Span("NP", 0, 1), Span("VP", 1, 3), Span("ADV", 2, 2), Span("NP", 2, 3)]
 
 
 def test_build_tree_rejects_incomplete_events(subtests: pytest.Subtests) -> None:
@@ -155,15 +147,6 @@ def test_unclosed_tree_raises_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptb, "MAX_TREE_CHARACTERS", 2**20)
     with raises_code("invalid-tree", "a, line 17", "line 1 ", "1 MiB"):
         list(ptb.iter_trees(["(S"] + [" " * 2**16] * 17, "a"))
-
-
-def test_reading_is_lazy() -> None:
-    lines = iter(["(A (B c))", "(D", "(E f))", ")"])
-    reading = ptb.iter_trees(lines, "a", start_line=5)
-    assert next(reading) == (Tree("A", (Tree("B", ("c",)),)), 5)
-    assert next(lines) == "(D"
-    with raises_code("invalid-tree", "a, line 6"):
-        list(reading)
 
 
 @pytest.mark.parametrize("text", ["", "(A (B c)) (A (B c))"])

@@ -70,21 +70,6 @@ def test_confidence_is_share_of_calibration_set() -> None:
         assert calibration.compute_confidence(OutputSignals(10, mean, -5.0, 0.9)) == pytest.approx(expected, abs=1e-6)
 
 
-def test_calibration_set_has_uniform_confidence() -> None:
-    rng = np.random.default_rng(1)
-    outputs = [
-        OutputSignals(int(length), float(mean), float(mean) - float(gap), float(coverage))
-        for length, mean, gap, coverage in zip(
-            rng.integers(3, 40, 500), -rng.gamma(2.0, 0.3, 500), rng.gamma(2.0, 1.0, 500), rng.beta(20, 3, 500), strict=True
-        )
-    ]
-    calibration = calibrate(outputs)
-    assert calibration is not None
-    confidences = np.array([calibration.compute_confidence(output) for output in outputs])
-    for level in (0.01, 0.1, 0.5, 0.9):
-        assert np.mean(confidences < level) == pytest.approx(level, abs=0.011)
-
-
 @pytest.mark.parametrize("change", [{"min_log_prob": -9.0}, {"coverage": 0.2}, {"mean_log_prob": -3.0}])
 def test_one_unusual_signal_lowers_confidence(change: dict[str, Any]) -> None:
     calibration = calibrate(EVEN)

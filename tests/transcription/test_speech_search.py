@@ -141,13 +141,6 @@ def test_detected_languages_are_equal(peer: tuple[Any, Transcriber]) -> None:
     assert all(0 < start.language_probability <= 1 and 0 <= start.no_speech_probability <= 1 for start in starts)
 
 
-def test_beam_of_one_is_greedy(peer: tuple[Any, Transcriber]) -> None:
-    model, transcriber = peer
-    features = make_features(model)
-    greedy = search_windows(transcriber, features, has_timestamps=True)
-    assert search_windows(transcriber, features, has_timestamps=True, method="beam", beam_size=1) == greedy
-
-
 def test_windows_of_a_batch_do_not_change_each_other(peer: tuple[Any, Transcriber]) -> None:
     model, transcriber = peer
     features = make_features(model)

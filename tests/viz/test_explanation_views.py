@@ -18,7 +18,6 @@ from dragoman.viz.explanation import (
     ATTENTION_KINDS,
     AttentionKind,
     Explanation,
-    merge_tokens,
     merge_weights,
 )
 from dragoman.viz.explanation_figures import list_figure_names, render_figures
@@ -30,11 +29,6 @@ from random_explanations import HOSTILE, random_explanation
 @pytest.fixture(scope="module")
 def small() -> Explanation:
     return random_explanation(source_length=6, output_length=5, layers=2, heads=3)
-
-
-def test_byte_tokens_become_characters() -> None:
-    tokens = ["▁", "<0xE4>", "<0xBD>", "<0xA0>", "x", "▁<0x41>"]  # the last is no byte, but text that looks like one
-    assert merge_tokens(tokens, [0, 0, 0, 0, 0, 1]) == ["你x", "<0x41>"]
 
 
 def test_word_weights_sum_keys_and_average_queries() -> None:
@@ -157,14 +151,6 @@ def test_largest_page_is_below_the_limit() -> None:
     included: tuple[AttentionKind, int, int] = ("encoder", 0, 0)
     assert "encoder.0.0" not in vectors
     assert "encoder.0.0" in Page(render_attention_page(explanation, include_heads=(included,))).data()["vectors"]
-
-
-def test_page_is_readable_without_script(small: Explanation) -> None:
-    page = Page(render_attention_page(small))
-    assert sum(tag == "svg" for tag, _ in page.tags) == 3 + 1 + 1 + 1  # lines of each kind, words, the beam, one head
-    for token in (*small.source_tokens, *small.output_tokens):
-        assert token.removeprefix("▁") in page.text
-    assert page.text.count("%") >= sum(len(choice.candidates) for choice in small.predictions)
 
 
 def test_notebook_frame_is_sandboxed(small: Explanation) -> None:

@@ -37,7 +37,6 @@ from dragoman.viz import explanation_figures
 from dragoman.viz.attention_page import render_attention_page
 from dragoman.viz.explanation import (
     ATTENTION_KINDS,
-    AttentionKind,
     HeadSelection,
     merge_tokens,
 )
@@ -204,19 +203,6 @@ def test_language_tokens_are_shown(multilingual: Translator) -> None:
     page = render_attention_page(explanation)
     assert "__fr__" in page
     assert render_figures(explanation)
-
-
-@pytest.mark.parametrize("kind", ATTENTION_KINDS)
-def test_weights_after_a_language_token_follow_the_mask(multilingual: Translator, kind: AttentionKind) -> None:
-    """Compute equation 1. The query of row t is at position t + 1, behind the language token."""
-    explanation = explain(multilingual, "abc lk", max_extra_tokens=4)
-    heads = explanation.heads(kind)
-    scores = heads.query_LHTK @ heads.key_LHSK.swapaxes(-1, -2) / np.sqrt(heads.key_LHSK.shape[-1])
-    row, column = np.ogrid[: heads.shape[2], : heads.shape[3]]
-    hidden = column > row + 1 if kind == "decoder" else np.zeros(heads.shape[2:], bool)
-    powers = np.where(hidden, 0.0, np.exp(scores - scores.max()))
-    assert np.abs(powers / powers.sum(-1, keepdims=True) - heads.weights_LHTS).max() < 1e-4
-    assert all(explanation.is_visible(kind, *spot) != hidden[spot] for spot in np.ndindex(*heads.shape[2:]))
 
 
 @pytest.mark.parametrize("settings", [{}, {"method": "greedy"}, {"beam_size": 3, "early_stopping": "exhaustive"}], ids=str)

@@ -37,9 +37,8 @@ from dragoman.inference.backends.compiled.model import (
 )
 from dragoman.inference.backends.compiled.pack import compile_model
 from dragoman.inference.backends.compiled.state import WorkspaceMemory
-from dragoman.inference.backends.compiled.threads import limit_threads, run_with_each
+from dragoman.inference.backends.compiled.threads import run_with_each
 from dragoman.inference.backends.compiled.weights import (
-    MIN_THREADED_BYTES,
     CompiledPrecision,
     Int8Rows,
     WeightLoader,
@@ -284,19 +283,6 @@ def test_integers_are_packed_as_the_floats_that_they_stand_for() -> None:
         matrices = Int8Rows(int8_OI, steps_O, factors_O), floats_OI
         packed = [pack_int8_weights([WeightLoader.from_matrix(matrix)], [None], epilogue) for matrix in matrices]
         assert all(np.array_equal(integers, floats) for integers, floats in zip(*packed, strict=True))
-
-
-def test_threads_pack_the_same_bytes() -> None:
-    random = np.random.default_rng(0)
-    steps_O, factors_O = random.random((2, 700), np.float32) + np.float32(0.1)
-    weights = random.integers(-127, 128, (5, 700, 1280), np.int8)
-    assert weights.size >= MIN_THREADED_BYTES
-    loaders = [WeightLoader.from_matrix(Int8Rows(int8_OI, steps_O, factors_O)) for int8_OI in weights]
-    packed = []
-    for num_threads in (1, 2):
-        with limit_threads(num_threads):
-            packed.append(pack_int8_weights(loaders, [None] * len(loaders), STORE))
-    assert all(np.array_equal(alone, shared) for alone, shared in zip(*packed, strict=True))
 
 
 def test_error_of_an_item_is_raised() -> None:
