@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
+import random_tensors
 from dragoman.config import ModelConfig
 from dragoman.decoding.arrays import NUMPY, Array, Arrays
 from dragoman.decoding.beam_search import BeamSearchOptions, BeamStep, beam_search
@@ -259,14 +261,6 @@ def step_of(model: Transformer) -> StepFn:
     return step
 
 
-def sentences(*lengths: int, vocabulary: int = 12, seed: int = 1) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    ids_BT = torch.full((len(lengths), max(lengths)), PAD)
-    for row, length in enumerate(lengths):
-        ids_BT[row, :length] = torch.randint(3, vocabulary, (length,), generator=generator)
-    return ids_BT
-
-
 def search_with_network(
     model: Transformer, source: Tensor, limits: Sequence[int], beam: int, settings: SearchSettings | None = None
 ) -> list[list[Hypothesis]]:
@@ -293,6 +287,7 @@ def decode_with_network(
     )
 
 
+sentences = partial(random_tensors.sentences, low=3, high=12)
 MODEL_CHANGES: list[dict[str, Any]] = [
     {"norm": "post"},
     {"norm": "pre", "attention_bias": True},

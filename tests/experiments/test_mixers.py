@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
+import random_tensors
 from dragoman.config import ModelConfig
 from dragoman.experiments.mixers.convolution import Convolution, DilatedConvolution, GatedConvolution
 from dragoman.experiments.mixers.recurrent import Lstm, OneWayLayer, TwoWayLayer, reverse_tokens
 from dragoman.experiments.mixers.state import MixerInput
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
+from random_tensors import noise
 from table2_models import NO_DROPOUT, SYSTEM_NAMES, make_system_config
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 PAD, START, END, ROWS = 0, 2, 1, 14
+sentences = partial(random_tensors.sentences, low=3, high=ROWS)
 MODELS: dict[str, dict[str, Any]] = {
     "recurrent with attention in each layer": {"encoder_mixer": "recurrent", "decoder_mixer": "recurrent",
                                                "recurrent_directions": "bidirectional"},
@@ -45,19 +48,6 @@ def make_any_model(name: str) -> Transformer:
 def make_model(**changes: Any) -> Transformer:
     torch.manual_seed(0)
     return build_model(make_config(**changes), source_vocab_size=ROWS, target_vocab_size=ROWS, padding_id=PAD).eval()
-
-
-def noise(*shape: int, seed: int = 2) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def sentences(*lengths: int, seed: int = 1) -> Tensor:
-    """Return random token ids, padded on the right."""
-    generator = torch.Generator().manual_seed(seed)
-    ids_BT = torch.full((len(lengths), max(lengths)), PAD)
-    for row, length in enumerate(lengths):
-        ids_BT[row, :length] = torch.randint(3, ROWS, (length,), generator=generator)
-    return ids_BT
 
 
 # Layers against PyTorch

@@ -33,15 +33,12 @@ from dragoman.model.layers import FeedForward
 from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.masks import causal_mask
 from dragoman.model.transformer import Transformer
+from random_tensors import noise
 from table2_models import make_system_config
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 CPU = torch.device("cpu")
-
-
-def noise(*shape: int, seed: int = 2) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def make_model(**changes: Any) -> Transformer:

@@ -14,6 +14,7 @@ from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.transformer import Transformer
+from random_tensors import sentences
 
 PAD = 0
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -23,14 +24,6 @@ NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
 
 def assert_equal(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-
-
-def padded(lengths: list[int], rows: int, *, padding: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    ids_BT = torch.full((len(lengths), max(lengths)), padding)
-    for row, length in enumerate(lengths):
-        ids_BT[row, :length] = torch.randint(1, rows, (length,), generator=generator)
-    return ids_BT
 
 
 def copy_weights(ours: nn.Module, weight: Tensor, bias: Tensor) -> None:
@@ -113,8 +106,8 @@ def embed(table_VD: Tensor, ids_BT: Tensor) -> Tensor:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_logits_and_gradients_equal_torch_transformer(norm: str) -> None:
     ours, theirs = torch_pair(norm)
-    source = padded([7, 4, 1], 20, padding=PAD, seed=2)
-    inputs = padded([5, 3, 2], 20, padding=PAD, seed=3)
+    source = sentences(7, 4, 1, high=20, seed=2)
+    inputs = sentences(5, 3, 2, high=20, seed=3)
     real = inputs != PAD
     logits = ours(source, inputs)
     outputs = theirs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import dragoman.model
+import random_tensors
 from dragoman.config import ModelConfig, make_recipe
 from dragoman.model.attention import (
     Attention,
@@ -39,12 +41,14 @@ from dragoman.model.positional_encoding import LearnedPositionalEmbedding, Sinus
 from dragoman.model.rotary_positions import build_rotary_positions, rotate
 from dragoman.model.transformer import Embedding, Transformer, set_matmul_impl
 from dragoman.model.weights import collect_weights, load_weights
+from random_tensors import noise
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 PAD, SOURCE_ROWS, TARGET_ROWS = 0, 11, 13
 CPU = torch.device("cpu")
 ATTENTIONS = [explicit_attention, fused_attention, cpu_attention]
+sentences = partial(random_tensors.sentences, high=SOURCE_ROWS)
 NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
@@ -63,19 +67,6 @@ def small_model(**changes: Any) -> Transformer:
 def meta_model(config: ModelConfig, rows: int) -> Transformer:
     with torch.device("meta"):
         return assemble_model(config, source_vocab_size=rows, target_vocab_size=rows)
-
-
-def sentences(*lengths: int, rows: int = SOURCE_ROWS, seed: int = 1) -> Tensor:
-    """Return random token ids, padded on the right."""
-    generator = torch.Generator().manual_seed(seed)
-    ids_BT = torch.full((len(lengths), max(lengths)), PAD)
-    for row, length in enumerate(lengths):
-        ids_BT[row, :length] = torch.randint(1, rows, (length,), generator=generator)
-    return ids_BT
-
-
-def noise(*shape: int, seed: int = 2) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 # The package's example
@@ -520,7 +511,7 @@ def test_dropout_positions_follow_the_paper() -> None:
         padding_id=PAD,
         norm=nn.Identity(),
     )
-    ids = sentences(8, 8, 8, rows=9)
+    ids = sentences(8, 8, 8, high=9)
     assert_dropped(embedding(ids), embedding.eval()(ids), 0.25)
     for attend in ATTENTIONS:
         query, key = noise(2, 3, 8, 4), noise(2, 3, 16, 4, seed=3)

@@ -11,11 +11,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
 from dragoman import Translator, load
-from dragoman.cli.main import cli
-from dragoman.errors import DataError, DragomanError, RecipeError
+from dragoman.errors import DataError, RecipeError
 from dragoman.model.attention import attention_weights
 from dragoman.model.layers import EncoderLayer
 from dragoman.paper.figures import (
@@ -32,6 +30,7 @@ from dragoman.paper.figures import (
     record_encoder_attention,
 )
 from dragoman.viz.paper_figures import FigurePanel, render_paper_figure
+from paper_commands import ask, refusal
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -42,18 +41,6 @@ SENTENCE = "one big red seven small"
 def translator(bundle: Path) -> Translator:
     opened: Translator = load(bundle, task="translation")
     return opened
-
-
-def ask(*words: object) -> Result:
-    return CliRunner().invoke(cli, ["paper", "figures", *map(str, words)], terminal_width=200)
-
-
-def refusal(*words: object) -> str:
-    """Return the one line of an error."""
-    result = ask(*words)
-    assert isinstance(result.exception, DragomanError), result.output
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
 
 
 def make_attention(
@@ -165,7 +152,7 @@ def test_lines_are_the_weights_of_the_word() -> None:
 
 @pytest.mark.slow
 def test_command_writes_and_describes_three_figures(bundle: Path, tmp_path: Path) -> None:
-    result = ask(bundle, SENTENCE, "-o", tmp_path / "f", "--word", "red", "--png")
+    result = ask("figures", bundle, SENTENCE, "-o", tmp_path / "f", "--word", "red", "--png")
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in (tmp_path / "f").iterdir()) == [
         f"figure{number}.{suffix}" for number in (3, 4, 5) for suffix in ("png", "svg")
@@ -174,14 +161,14 @@ def test_command_writes_and_describes_three_figures(bundle: Path, tmp_path: Path
     assert (tmp_path / "f" / "figure4.png").read_bytes().startswith(b"\x89PNG")
     ElementTree.parse(tmp_path / "f" / "figure4.svg")
     before = {path: path.read_bytes() for path in (tmp_path / "f").iterdir()}
-    assert "figure3.svg: exists already" in refusal(bundle, SENTENCE, "-o", tmp_path / "f")
+    assert "figure3.svg: exists already" in refusal("figures", bundle, SENTENCE, "-o", tmp_path / "f")
     assert before == {path: path.read_bytes() for path in (tmp_path / "f").iterdir()}
-    assert ask(bundle, SENTENCE, "-o", tmp_path / "f", "--figure", "5", "--overwrite").exit_code == 0
+    assert ask("figures", bundle, SENTENCE, "-o", tmp_path / "f", "--figure", "5", "--overwrite").exit_code == 0
 
 
 def test_json_output_draws_no_figure(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = ask(bundle, SENTENCE, "--figure", "4", "--heads", "2,1", "--word", "3", "--json")
+    result = ask("figures", bundle, SENTENCE, "--figure", "4", "--heads", "2,1", "--word", "3", "--json")
     assert not list(tmp_path.iterdir())
     (figure,) = json.loads(result.stdout)["figures"]
     assert (figure["figure"], figure["layer"], figure["layers"], figure["word"]) == (4, 1, 1, "red")
@@ -207,15 +194,15 @@ def test_unknown_layer_head_or_word_is_an_error(
     ]:
         with subtests.test(words=words, message=message):
             tmp_path = tmp_path_factory.mktemp("case")
-            assert message in refusal(bundle, SENTENCE, "-o", tmp_path / "f", *words)
+            assert message in refusal("figures", bundle, SENTENCE, "-o", tmp_path / "f", *words)
             assert not (tmp_path / "f").exists()
 
 
 def test_other_errors_are_one_line(bundle: Path, translator: Translator, tmp_path: Path) -> None:
-    assert "the text is empty" in refusal(bundle, " ", "-o", tmp_path / "f")
-    assert "2 lines" in refusal(bundle, "one\ntwo", "-o", tmp_path / "f")
-    assert "nowhere" in refusal(tmp_path / "nowhere", SENTENCE, "-o", tmp_path / "f")
-    assert ask(bundle, SENTENCE, "--figure", "6").exit_code == 2
+    assert "the text is empty" in refusal("figures", bundle, " ", "-o", tmp_path / "f")
+    assert "2 lines" in refusal("figures", bundle, "one\ntwo", "-o", tmp_path / "f")
+    assert "nowhere" in refusal("figures", tmp_path / "nowhere", SENTENCE, "-o", tmp_path / "f")
+    assert ask("figures", bundle, SENTENCE, "--figure", "6").exit_code == 2
     with pytest.raises(DataError, match=r"one head a layer.*--figure 3"):
         _resolve_heads((), 1)
     with pytest.raises(RecipeError):

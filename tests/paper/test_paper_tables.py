@@ -21,7 +21,7 @@ import click
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from torch import Tensor
 
 from conftest import MakeRecipe
@@ -29,7 +29,7 @@ from dragoman.cli.main import cli
 from dragoman.config import Recipe, make_recipe
 from dragoman.config.paper_settings import PAPER_SETTINGS, find_deviations
 from dragoman.config.presets import PRESETS, SIZES
-from dragoman.errors import DataError, DragomanError, RecipeError, RunError
+from dragoman.errors import DataError, RecipeError, RunError
 from dragoman.evaluation.bootstrap import ResampledScore
 from dragoman.evaluation.metrics import Score
 from dragoman.paper import parallel_runs, table1
@@ -57,6 +57,7 @@ from dragoman.training.monitoring.events import Callback, RunClosed, TrainingEve
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.report import TRANSLATIONS_FILE
 from expected_errors import raises_code
+from paper_commands import ask, refusal
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -65,27 +66,11 @@ MakeCallback = Callable[[str], Callback]
 PAGE = ROOT / "docs" / "explanation" / "paper.md"
 
 
-def ask(*words: object) -> Result:
-    return CliRunner().invoke(cli, ["paper", *map(str, words)], terminal_width=200)
-
-
 def answer(*words: object) -> str:
     """Return the output of a successful command."""
     result = ask(*words)
     assert result.exit_code == 0, result.exception
     return result.stdout
-
-
-def refusal(*words: object) -> str:
-    """Return the one line of an error."""
-    result = ask(*words)
-    assert result.stdout == ""
-    error = result.exception
-    if isinstance(error, DragomanError):
-        assert "\n" not in str(error)
-        return str(error)
-    assert result.exit_code == 2
-    return result.stderr
 
 
 # --- differences -------------------------------------------------------------------------------------------------------
@@ -417,7 +402,7 @@ def test_invalid_budget_is_one_line(subtests: pytest.Subtests, tmp_path_factory:
 def test_invalid_arguments_of_table_3_are_one_line(plain: Recipe, tmp_path: Path) -> None:
     folder = tmp_path / "table"
     arguments = ("table3", "--folder", folder, "--corpus")
-    assert "'C-n3' is not a row of Table 3; did you mean C-n" in refusal(*arguments, "multi30k-ende", "--rows", "A,C-n3")
+    assert "'C-n3' is no row of Table 3; did you mean C-n" in refusal(*arguments, "multi30k-ende", "--rows", "A,C-n3")
     assert "names no row" in refusal(*arguments, "multi30k-ende", "--rows", ",")
     error = refusal(*arguments, "multi30k-ende", "training.max_steps=9")
     assert "'training.max_steps=9': Table 3 sets training.max_steps itself; use --budget" in error

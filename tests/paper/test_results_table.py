@@ -16,11 +16,12 @@ from click.testing import CliRunner
 from conftest import MakeRecipe
 from dragoman.cli.main import cli
 from dragoman.config import Recipe
-from dragoman.errors import DragomanError, RunError
+from dragoman.errors import RunError
 from dragoman.evaluation.bootstrap import compare_resampled, paired_bootstrap, resample
 from dragoman.paper.results_table import build_rows, format_markdown
 from dragoman.tasks.translation import score_translations
 from dragoman.training.report import TRANSLATIONS_FILE
+from paper_commands import refusal
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -139,17 +140,11 @@ def test_scores_of_different_signatures_have_no_mean(run: MakeRun) -> None:
 def test_invalid_runs_are_one_line_errors(run: MakeRun, tmp_path: Path, trained: Path) -> None:
     folder = run("one")
 
-    def refusal(*folders: Path) -> str:
-        result = CliRunner().invoke(cli, ["paper", "results", *map(str, folders)])
-        assert isinstance(result.exception, DragomanError)
-        assert "\n" not in str(result.exception)
-        return str(result.exception)
-
-    assert "one recipe and seed" in refusal(folder, run("again"))
-    assert "one recipe and seed" in refusal(folder, folder)
-    assert "holds no recipe.json" in refusal(tmp_path / "nowhere")
+    assert "one recipe and seed" in refusal("results", folder, run("again"))
+    assert "one recipe and seed" in refusal("results", folder, folder)
+    assert "holds no recipe.json" in refusal("results", tmp_path / "nowhere")
     (folder / "report.json").write_text("{}")
-    assert "report.json: cannot be read" in refusal(folder)
+    assert "report.json: cannot be read" in refusal("results", folder)
     (folder / "report.json").unlink()
     with pytest.raises(RunError, match="is not finished"):
         build_rows([folder])

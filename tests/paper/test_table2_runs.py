@@ -11,9 +11,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
-from dragoman.cli.main import cli
 from dragoman.config import ModelConfig, read_recipe
 from dragoman.errors import DataError, DragomanError, RecipeError, RunError, WorkerLostError
 from dragoman.model.factory import build_model
@@ -29,6 +27,7 @@ from dragoman.paper.table2_systems import (
     split_overrides,
 )
 from dragoman.training.monitoring.events import ignore_event
+from paper_commands import ask, refusal
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -63,21 +62,6 @@ def small_table(recipe_file: Path, folder: Path, *, systems: str | None = "gnmt"
         folder=folder,
         make_callback=lambda _: ignore_event,
     )
-
-
-def ask(*words: object) -> Result:
-    return CliRunner().invoke(cli, ["paper", "table2", *map(str, words)], terminal_width=300)
-
-
-def refusal(*words: object) -> str:
-    """Return the one line of an error."""
-    result = ask(*words)
-    assert result.stdout == ""
-    if isinstance(result.exception, DragomanError):
-        assert "\n" not in str(result.exception)
-        return str(result.exception)
-    assert result.exit_code == 2
-    return result.stderr
 
 
 @pytest.mark.slow
@@ -146,7 +130,7 @@ def test_budget_of_operations_ends_with_the_step_that_spends_it(recipe_file: Pat
 def test_command_prints_the_table_and_resumes(recipe_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     folder, drawing = tmp_path / "runs", tmp_path / "table2.svg"
-    words = ("--run", "--corpus", recipe_file, "--systems", "moe", "--steps", 2, "--seeds", 2, "--folder", folder)
+    words = ("table2", "--run", "--corpus", recipe_file, "--systems", "moe", "--steps", 2, "--seeds", 2, "--folder", folder)
     result = ask(*words, *SMALL, "-o", drawing)
     assert result.exit_code == 0, result.output
     for text in ("transformer ensemble", "moe ensemble", "26.03", "2.0e+19", "O(n)", "against Transformer"):
@@ -179,18 +163,18 @@ def test_message_of_a_failed_process_says_whether_it_was_killed(
 
 def test_input_that_cannot_be_used_is_one_line(recipe_file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs"
-    run = ("--run", "--corpus", recipe_file, "--folder", folder)
+    run = ("table2", "--run", "--corpus", recipe_file, "--folder", folder)
     assert "--steps and --minutes are two budgets; give one of them" in refusal(*run, "--steps", 3, "--minutes", 1)
     assert "--flops" in refusal(*run, "--flops", "0")
     assert "'gnnt' is no system; did you mean gnmt" in refusal(*run, "--systems", "gnnt")
     assert "names no system" in refusal(*run, "--systems", ",")
-    assert "there is no such recipe" in refusal("--run", "--corpus", tmp_path / "none.toml")
+    assert "there is no such recipe" in refusal("table2", "--run", "--corpus", tmp_path / "none.toml")
     assert "nowhere" in refusal(*run, f"data.root={tmp_path / 'nowhere'}")
     assert "Table 2 sets training.max_steps itself; use --steps" in refusal(*run, "training.max_steps=3")
     assert "'gnnt' is no system" in refusal(*run, "gnnt:training.peak_lr=1")
     assert "--tflops is for finished runs" in refusal(*run, "--tflops", 1)
-    assert "--steps is for --run" in refusal(folder, "--steps", 1)
-    assert "give the folders of finished runs, or --run" in refusal()
+    assert "--steps is for --run" in refusal("table2", folder, "--steps", 1)
+    assert "give the folders of finished runs, or --run" in refusal("table2")
     assert not folder.exists()
 
 

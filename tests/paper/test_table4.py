@@ -8,12 +8,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from dragoman.bundle import read_config
 from dragoman.cli.main import cli
 from dragoman.config import make_recipe
-from dragoman.errors import DragomanError
 from dragoman.paper.cky import ChartParser
 from dragoman.paper.pcfg import induce_pcfg
 from dragoman.paper.right_branching import build_right_branching_tree, find_most_common_labels
@@ -21,6 +20,7 @@ from dragoman.paper.table4 import LATER_PARSERS, PAPER_PARSERS, SimplifiedTreeba
 from dragoman.parsing.evalb.scorer import score_trees, sum_scores
 from dragoman.parsing.trees.ptb import read_tree
 from dragoman.parsing.trees.tree import format_brackets, get_leaves, get_words
+from paper_commands import ask, refusal
 from tiny_runs import on_one_core
 from toy_treebank import BANK, TREES, save_toy_parser
 
@@ -39,25 +39,11 @@ def parser(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_toy_parser(tmp_path_factory.mktemp("parser") / "bundle")
 
 
-def command(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["paper", "table4", *map(str, words)])
-
-
-def one_line(result: Result) -> str:
-    """Return the one line of an error."""
-    message = (
-        result.stderr.strip() if result.exception is None or isinstance(result.exception, SystemExit) else str(result.exception)
-    )
-    assert result.exit_code != 0
-    assert result.exception is None or isinstance(result.exception, (SystemExit, DragomanError))
-    return message.splitlines()[-1]
-
-
 def test_printed_rows_equal_table_4() -> None:
     """Compare with Table 4: WSJ only, semi-supervised, multi-task, generative."""
     assert [row.f1 for row in PAPER_PARSERS] == [88.3, 90.4, 90.4, 91.7, 91.3, 91.3, 91.3, 92.1, 92.1, 92.7, 93.0, 93.3]
     assert [row.f1 for row in PAPER_PARSERS if row.parser.startswith("Transformer")] == [91.3, 92.7]
-    result = command()
+    result = ask("table4")
     assert result.exit_code == 0
     assert "92.7" in result.stdout
 
@@ -78,7 +64,7 @@ def test_scores_use_gold_tags_and_count_failures() -> None:
 
 def test_baselines_follow_the_printed_rows(gold: Path, tmp_path: Path) -> None:
     picture = tmp_path / "table4.svg"
-    result = command("--gold", gold, "--train", gold, "--json", "-o", picture)
+    result = ask("table4", "--gold", gold, "--train", gold, "--json", "-o", picture)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     right = score_trees(TREES, [build_right_branching_tree(get_leaves(tree), find_most_common_labels(TREES)) for tree in TREES])
@@ -103,7 +89,7 @@ def test_row_of_a_bundle_equals_parse_and_evalb(gold: Path, parser: Path, tmp_pa
     text, parsed = tmp_path / "text.txt", tmp_path / "parsed.mrg"
     text.write_text("".join(" ".join(get_words(tree)) + "\n" for tree in TREES))
     with on_one_core():
-        row = json.loads(command("--gold", gold, "--bundle", parser, "--no-baselines", "--json", "beam_size=2").stdout)[
+        row = json.loads(ask("table4", "--gold", gold, "--bundle", parser, "--no-baselines", "--json", "beam_size=2").stdout)[
             "results"
         ]
         assert (
@@ -119,7 +105,7 @@ def test_row_of_a_bundle_equals_parse_and_evalb(gold: Path, parser: Path, tmp_pa
 
 def test_unconstrained_parses_are_repaired_and_counted(gold: Path, parser: Path) -> None:
     with on_one_core():
-        result = command("--gold", gold, "--bundle", parser, "--no-baselines", "--unconstrained", "beam_size=1")
+        result = ask("table4", "--gold", gold, "--bundle", parser, "--no-baselines", "--unconstrained", "beam_size=1")
     assert result.exit_code == 0, result.output
     assert "unconstrained: 5 of 5 trees were malformed and are repaired" in result.stdout
 
@@ -136,7 +122,7 @@ def test_usage_errors_are_one_line(subtests: pytest.Subtests) -> None:
         (["--run", "missing"], "no recipe.json"),
     ]:
         with subtests.test(arguments=arguments, message=message):
-            assert message in one_line(command(*arguments))
+            assert message in refusal("table4", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +137,14 @@ def test_usage_errors_are_one_line(subtests: pytest.Subtests) -> None:
 def test_invalid_trees_are_named_with_their_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.mrg"
     path.write_text(text)
-    line = one_line(command("--gold", path))
+    line = refusal("table4", "--gold", path)
     assert message in line
     assert "bad.mrg" in line
 
 
 def test_table_is_printed_before_a_write_error(gold: Path, tmp_path: Path) -> None:
-    result = command("--gold", gold, "--json", "-o", tmp_path / "none" / "table4.svg")
-    assert "table4.svg" in one_line(result)
+    result = ask("table4", "--gold", gold, "--json", "-o", tmp_path / "none" / "table4.svg")
+    assert "table4.svg" in str(result.exception)
     assert [row["parser"] for row in json.loads(result.stdout)["results"]] == ["right-branching"]
 
 
@@ -175,7 +161,7 @@ def test_run_must_be_a_finished_parser_run(tmp_path: Path) -> None:
         )
         (tmp_path / task).mkdir()
         (tmp_path / task / "recipe.json").write_text(json.dumps(recipe.model_dump()))
-        assert message in one_line(command("--run", tmp_path / task))
+        assert message in refusal("table4", "--run", tmp_path / task)
 
 
 def test_run_gives_bundle_test_and_training_files(parser: Path, gold: Path, tmp_path: Path) -> None:

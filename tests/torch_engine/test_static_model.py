@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from typing import Any
 from unittest import mock
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import random_tensors
 from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.parallel.scheduler import WorkerLayout
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
 VOCABULARY, START = 23, 1
 SOURCES = [[7, 8, 9, 4, 5, 6, 11, 2] * 3, [5, 2], [11, 6, 4, 10, 2], [21, 20, 19, 18, 17, 16, 2], [2], [12, 13, 2]]
 
+make_sources = partial(random_tensors.sentences, low=3, high=VOCABULARY)
 MODEL_KEYS: list[dict[str, Any]] = [
     {"norm": "post"},
     {"norm": "pre", "attention_bias": True},
@@ -75,14 +78,6 @@ def assert_same(static: list[list[Hypothesis]], plain: list[list[Hypothesis]]) -
     ]
     for hypothesis, expected in zip(chain.from_iterable(static), chain.from_iterable(plain), strict=True):
         assert hypothesis.token_log_probs == pytest.approx(expected.token_log_probs, abs=2e-4)
-
-
-def make_sources(*lengths: int, seed: int = 1) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    ids_BT = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
-    for row, length in enumerate(lengths):
-        ids_BT[row, :length] = torch.randint(3, VOCABULARY, (length,), generator=generator)
-    return ids_BT
 
 
 def get_buffers(state: StaticState) -> StepBuffers:

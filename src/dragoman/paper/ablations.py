@@ -18,10 +18,8 @@ from statistics import fmean
 from typing import Any
 
 from dragoman.config import ModelConfig, Recipe, recipe_from_dict
-from dragoman.config.section_validation import suggest_or_list_names
-from dragoman.errors import RecipeError
 from dragoman.paper.budget import Budget
-from dragoman.paper.run_grid import RunGrid, RunKey, make_row_document
+from dragoman.paper.run_grid import RunGrid, RunKey, make_row_document, select_names
 from dragoman.training.monitoring.events import Callback
 from dragoman.training.monitoring.layer_macs import count_layer_macs
 from dragoman.training.monitoring.run_status import read_run_status
@@ -97,12 +95,7 @@ def select_ablations(names: str | None) -> list[AblationRow]:
     Raises RecipeError for an unknown name.
     """
     known_names = list(dict.fromkeys(name for row in ABLATION_ROWS for name in (row.series, row.name)))
-    chosen = known_names if names is None else [name.strip() for name in names.split(",") if name.strip()]
-    for name in chosen:
-        if name not in known_names:
-            raise RecipeError(f"--rows: {name!r} is no row or series{suggest_or_list_names(name, known_names)}")
-    if not chosen:
-        raise RecipeError(f"--rows: names no row; give some of {', '.join(known_names)}")
+    chosen = select_names(names, known_names, option="--rows", noun="row or series")
     return [row for row in ABLATION_ROWS if {row.name, row.series} & {"base", *chosen}]
 
 

@@ -174,19 +174,15 @@ def _iter_suffixes(word: str) -> Iterator[str]:
         yield word[-length:].lower()
 
 
-def induce_pcfg(trees: Iterable[Tree], *, parent_annotation: bool = True, horizontal_order: int = 1) -> Grammar:
+def induce_pcfg(trees: Iterable[Tree]) -> Grammar:
     """Return the grammar of trees with the same root label, as `simplify(tree, root="top")` returns them.
 
-    parent_annotation: whether labels and tags are annotated with their parent
-    horizontal_order: number of earlier siblings that a binarized rule records
-
-    Raises ValueError without trees.
+    Labels and tags are annotated with their parent, and a binarized rule records one earlier sibling. Raises ValueError
+    without trees.
     """
     binary_counts, unary_counts, lexicon, root = Counter[BinaryRule](), Counter[UnaryRule](), Lexicon(), None
     for tree in trees:
-        root = _count_rules(
-            tree, binary_counts, unary_counts, lexicon, parent_annotation=parent_annotation, horizontal_order=horizontal_order
-        )
+        root = _count_rules(tree, binary_counts, unary_counts, lexicon)
     if root is None:
         raise ValueError("trees: none given; a grammar needs at least one tree")
     lexicon.count_suffixes()
@@ -212,19 +208,13 @@ class _OpenConstituent(NamedTuple):
 
 
 def _count_rules(
-    tree: Tree,
-    binary_counts: Counter[BinaryRule],
-    unary_counts: Counter[UnaryRule],
-    lexicon: Lexicon,
-    *,
-    parent_annotation: bool,
-    horizontal_order: int,
+    tree: Tree, binary_counts: Counter[BinaryRule], unary_counts: Counter[UnaryRule], lexicon: Lexicon
 ) -> Symbol | None:
     """Count the rules and words of a tree. Return its root symbol, or None for a tree without a bracket."""
     path: list[_OpenConstituent] = []
     symbol = None
     for kind, label, word in iter_events(tree):
-        parent_label = path[-1].symbol.label if path and parent_annotation else ""
+        parent_label = path[-1].symbol.label if path else ""
         if kind == "open":
             path.append(_OpenConstituent(Symbol("label", label or "", parent_label), []))
         elif kind == "leaf":
@@ -239,16 +229,15 @@ def _count_rules(
             if len(children) == 1:
                 unary_counts[UnaryRule(symbol, children[0])] += 1
             else:
-                binary_counts.update(_binarize(symbol, children, horizontal_order))
+                binary_counts.update(_binarize(symbol, children))
     return symbol
 
 
-def _binarize(symbol: Symbol, children: Sequence[Symbol], horizontal_order: int) -> Iterator[BinaryRule]:
+def _binarize(symbol: Symbol, children: Sequence[Symbol]) -> Iterator[BinaryRule]:
     """Yield the binary rules of a rule: `A → B A|B` and `A|B → C D` for `A → B C D`."""
     parent = symbol
-    for num_before, child in enumerate(children[:-2], start=1):
-        sibling_context = tuple(sibling.label for sibling in children[max(0, num_before - horizontal_order) : num_before])
-        remainder = Symbol("remainder", symbol.label, symbol.parent, sibling_context)
+    for child in children[:-2]:
+        remainder = Symbol("remainder", symbol.label, symbol.parent, (child.label,))
         yield BinaryRule(parent, child, remainder)
         parent = remainder
     if len(children) > 1:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import Recipe, TaskConfig, flatten_settings
+from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.data.manifest import MANIFEST, hash_inputs, list_input_digests, read_manifest
 from dragoman.data.prepare import prepare
 from dragoman.errors import DataError, RecipeError, RunError
@@ -49,6 +50,22 @@ ROW_TRAINING: dict[str, Any] = {
 
 RunKey = tuple[str, int]
 """Name of the row, and seed."""
+
+
+def select_names(text: str | None, known_names: Sequence[str], *, option: str, noun: str) -> list[str]:
+    """Return the names in text such as `score,no-norm`; all known names without a text.
+
+    option, noun: for the error, such as --rows and row
+
+    Raises RecipeError for an unknown name, and for a text without a name.
+    """
+    names = list(known_names) if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in known_names:
+            raise RecipeError(f"{option}: {name!r} is no {noun}{suggest_or_list_names(name, known_names)}")
+    if not names:
+        raise RecipeError(f"{option}: names no {noun}; give some of {', '.join(known_names)}")
+    return names
 
 
 def make_row_document(base_recipe: Recipe, row: str, *, seed: int, budget: Budget, run: Path) -> dict[str, Any]:

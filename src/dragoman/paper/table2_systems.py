@@ -16,6 +16,7 @@ from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.errors import RecipeError
 from dragoman.experiments.mixers.options import MixerOptions
 from dragoman.paper.budget import Budget
+from dragoman.paper.run_grid import select_names
 
 SYSTEM_TRAINING_KEYS = ("schedule", "peak_lr", "warmup_steps", "clip_norm", "load_balancing_weight")
 """Keys of the section `training` that belong to a system. The others are those of the corpus's recipe."""
@@ -60,13 +61,7 @@ def select_systems(names: str | None) -> list[System]:
 
     Raises RecipeError for an unknown name.
     """
-    known_names = [system.name for system in SYSTEMS]
-    chosen = known_names if names is None else [name.strip() for name in names.split(",") if name.strip()]
-    for name in chosen:
-        if name not in known_names:
-            raise RecipeError(f"--systems: {name!r} is no system{suggest_or_list_names(name, known_names)}")
-    if not chosen:
-        raise RecipeError(f"--systems: names no system; give some of {', '.join(known_names)}")
+    chosen = select_names(names, [system.name for system in SYSTEMS], option="--systems", noun="system")
     return [system for system in SYSTEMS if system.name in {"transformer", *chosen}]
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from dragoman.config import Recipe, parse_setting, recipe_from_dict
 from dragoman.config.presets import SIZES
-from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.errors import RecipeError
 from dragoman.paper.budget import Budget
-from dragoman.paper.run_grid import ROW_TRAINING, make_row_document
+from dragoman.paper.run_grid import ROW_TRAINING, make_row_document, select_names
 
 
 @dataclass(frozen=True)
@@ -86,21 +85,9 @@ MODEL_SCALES = {"paper": ModelScale(1, 1), "half": ModelScale(1, 2), "small": Mo
 
 def select_rows(row_names: str | None) -> list[PaperRow]:
     """Return base and the rows that text such as `A,C-n2,big` names, or all rows. Raises RecipeError for an unknown name."""
-    if row_names is None:
-        return list(PAPER_ROWS)
-    names = [name.strip() for name in row_names.split(",") if name.strip()]
-    known_names = [row.name for row in PAPER_ROWS]
-    selected = {"base"}
-    for name in names:
-        matches = {row_name for row_name in known_names if row_name == name or row_name.startswith(f"{name}-")}
-        if not matches:
-            raise RecipeError(
-                f"--rows: {name!r} is not a row of Table 3{suggest_or_list_names(name, ['A', 'B', 'C', 'D', *known_names])}"
-            )
-        selected |= matches
-    if not names:
-        raise RecipeError(f"--rows: names no row; give some of A, B, C, D, {', '.join(known_names)}")
-    return [row for row in PAPER_ROWS if row.name in selected]
+    known_names = ["A", "B", "C", "D", *(row.name for row in PAPER_ROWS)]
+    names = {"base", *select_names(row_names, known_names, option="--rows", noun="row of Table 3")}
+    return [row for row in PAPER_ROWS if names & {row.name, row.name.partition("-")[0]}]
 
 
 def make_row_model(name: str, scale: ModelScale) -> dict[str, Any]:

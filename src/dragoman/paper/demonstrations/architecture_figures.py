@@ -59,9 +59,9 @@ class _Diagram:
             line_y = y + 4.5 + 15 * (index - (len(lines) - 1) / 2)
             self.parts.append(render_label(line, x, line_y, _SIZE, css_class="in-box", anchor="middle"))
 
-    def add_text(self, text: str, x: float, y: float, anchor: str = "middle", css_class: str = "ink") -> None:
+    def add_text(self, text: str, x: float, y: float, anchor: str = "middle") -> None:
         """Add text, whose base line is at y."""
-        self.parts.append(render_label(text, x, y, _SIZE, css_class=css_class, anchor=anchor))
+        self.parts.append(render_label(text, x, y, _SIZE, css_class="ink", anchor=anchor))
 
     def add_arrow(self, *points: Point) -> None:
         """Add a line through these points, with a tip at the last one."""

@@ -299,14 +299,17 @@ def _count_crossing(gold: Sequence[Span], test: Sequence[Span]) -> int:
     return sum(any(a < start < b < end or start < a < end < b for a, b in gold_spans) for start, end in test_spans)
 
 
-def score_trees(gold: Sequence[Tree], test: Sequence[Tree | None], params: EvalbParams = COLLINS) -> list[SentenceScore]:
-    """Score one tree a sentence against gold trees. None stands for a missing tree. Raises DataError for unequal numbers."""
+def score_trees(gold: Sequence[Tree], test: Sequence[Tree | None]) -> list[SentenceScore]:
+    """Score one tree a sentence against gold trees by Collins' rules. None stands for a missing tree.
+
+    Raises DataError for unequal numbers.
+    """
     if len(gold) != len(test):
         raise DataError(
             f"trees: {len(gold)} gold trees and {len(test)} test trees; give one test tree for each gold tree",
             code="length-mismatch",
         )
-    scorer = EvalbScorer(params)
+    scorer = EvalbScorer(COLLINS)
     return [
         scorer.score([gold_tree], [] if tree is None else [tree], line=line)
         for line, (gold_tree, tree) in enumerate(zip(gold, test, strict=True), start=1)

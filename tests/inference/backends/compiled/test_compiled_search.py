@@ -146,13 +146,14 @@ RULES: dict[str, DecodingConstraints] = {
 }
 
 
-# Each rule meets two searches, each search one rule or all, and the models take turns.
-CASES = [
+# Each rule meets two searches, each search one rule or all, and the models take turns. Beams drop repetitions in each model.
+TURNS = [
     (search, rule, (number // 3 + rule_number) % 3)
     for number, search in enumerate(SEARCHES)
     for rule_number, rule in enumerate(RULES)
     if search in ("greedy", "whole beam") or rule == "repetition window"
 ]
+CASES = dict.fromkeys([*TURNS, *product(["beam", "whole beam"], ["repetition window"], range(3))])
 
 
 @pytest.mark.parametrize(("search_name", "rule", "model"), CASES)
