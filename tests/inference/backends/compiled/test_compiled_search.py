@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from multiprocessing import get_context
 from signal import SIGINT, default_int_handler, pthread_kill, signal
 from threading import Event, Thread, Timer, main_thread
