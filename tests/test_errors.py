@@ -19,11 +19,9 @@ from dragoman.errors import (
     DataError,
     DragomanError,
     MissingDependencyError,
-    OutOfMemoryError,
     RankZeroError,
     WriteError,
     format_code_table,
-    is_out_of_memory,
 )
 
 SOURCE_DIR = Path(errors.__file__).parent
@@ -89,12 +87,6 @@ def test_errors_survive_pickling(error: DragomanError) -> None:
     assert type(copy) is type(error)
     assert (str(copy), copy.code, copy.exit_code) == (str(error), error.code, error.exit_code)
     assert vars(copy) == vars(error)
-
-
-def test_own_error_is_no_memory_failure() -> None:
-    assert is_out_of_memory(MemoryError())
-    assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 5 bytes"))
-    assert not is_out_of_memory(OutOfMemoryError("step 3: out of memory; lower training.batch_tokens"))
 
 
 def test_module_prints_its_code_table() -> None:

@@ -532,32 +532,13 @@ def make_stats(num_read: int, **num_dropped: int) -> CleaningStats:
     return CleaningStats(num_read, {name.replace("_", "-"): FilterStats("", count) for name, count in num_dropped.items()})
 
 
-@pytest.mark.parametrize(
-    ("stats", "problem", "keys", "skipped"),
-    [
-        (
-            make_stats(18_485, ratio=18_300, urls=185),
-            "no pair is left; the filter ratio dropped 18,300 of 18,485 pairs (99.0 %)",
-            "data.cleaning.max_ratio",
-            "ratio",
-        ),
-        (
-            make_stats(1000, length=900),
-            "the filter length dropped 900 of 1,000 pairs (90.0 %)",
-            "data.cleaning.max_words and data.cleaning.max_characters",
-            "length",
-        ),
-    ],
-)
-def test_warning_names_filter_and_recipe_key(stats: CleaningStats, problem: str, keys: str, skipped: str) -> None:
-    expected = f"train: {problem}; check {keys}, or set skip_filters = ['{skipped}'] for this corpus"
-    assert find_warnings({"train": stats}) == [expected]
-
-
-def test_warning_for_empty_sides_and_empty_corpus() -> None:
-    assert find_warnings({"a": make_stats(10, empty=9), "b": make_stats(0)}) == [
-        "a: the filter empty dropped 9 of 10 pairs (90.0 %); check its files and columns",
-        "b: no pair was read; check its files",
+def test_warnings_name_filter_and_recipe_keys() -> None:
+    corpora = {"a": make_stats(1000, length=900), "b": make_stats(10, empty=9), "c": make_stats(0)}
+    assert find_warnings(corpora) == [
+        "a: the filter length dropped 900 of 1,000 pairs (90.0 %); check data.cleaning.max_words and "
+        "data.cleaning.max_characters, or set skip_filters = ['length'] for this corpus",
+        "b: the filter empty dropped 9 of 10 pairs (90.0 %); check its files and columns",
+        "c: no pair was read; check its files",
     ]
     assert find_warnings({"a": make_stats(1000, ratio=899), "b": make_stats(5)}) == []
 

@@ -178,6 +178,15 @@ def test_weights_set_shares_of_the_epoch(tmp_path: Path) -> None:
         assert num_pairs["web"] == pytest.approx(450, abs=40)
 
 
+def test_temperature_flattens_corpus_sizes(tmp_path: Path) -> None:
+    """Sizes 300 and 1,500 to the power of 1/2 give shares of 0.309 and 0.691 of 1,800 pairs."""
+    config = DataConfig.model_validate({"corpora": make_corpora(clean=None, web=None), "temperature": 2.0})
+    share = math.sqrt(300) / (math.sqrt(300) + math.sqrt(1500))
+    num_pairs = count_pairs_by_corpus(tmp_path, config, SIZES, 1)[0]
+    assert num_pairs["clean"] == pytest.approx(1800 * share, abs=40)
+    assert num_pairs["web"] == pytest.approx(1800 * (1 - share), abs=40)
+
+
 def test_curriculum_changes_with_epochs(tmp_path: Path) -> None:
     stages = [{"end_epoch": 2, "weights": {"clean": 1.0}}, {"end_epoch": 3, "weights": {"clean": 1.0, "web": 1.0}}, {}]
     config = DataConfig.model_validate({"corpora": make_corpora(clean=None, web=None), "curriculum": stages})

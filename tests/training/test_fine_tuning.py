@@ -494,8 +494,6 @@ def test_adapter_of_another_base_is_refused(bundle: Path, lora_run: Path, tmp_pa
     damaged = Path(shutil.copytree(lora_run / "adapter", tmp_path / "adapter"))
     document = json.loads((damaged / "adapter.json").read_text(encoding="utf-8"))
     (damaged / "adapter.json").write_text(json.dumps(document | {"lora": {"rank": 0}}), encoding="utf-8")
-    with raises_code("bundle-damaged", "adapter.json"):
-        load_adapter(damaged)
     reseal(damaged)
     with raises_code("bundle-damaged", str(damaged)):
         load_adapter(damaged)

@@ -175,34 +175,6 @@ def test_consecutive_skips_stop_the_run(tiny: MakeRecipe, tmp_path: Path) -> Non
         trainer.run()
 
 
-@pytest.mark.slow
-def test_consecutive_skips_roll_back_the_run(tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = ("training.max_consecutive_skips=4", "training.checkpoint_every_steps=10", "training.keep_last=9")
-    recipe = tiny(tmp_path / "run", *SHORT, *settings, "training.on_divergence='rollback'")
-    trainer = new_trainer(recipe, recorder := Recorder())
-    poison(trainer, set(range(13, 17)), target="gradient")
-    before: dict[str, Tensor] = {}
-    restore = trainer.train_state.restore
-
-    def record_restored_weights(checkpoint: Checkpoint) -> None:
-        restore(checkpoint)
-        before.update({name: weight.clone() for name, weight in collect_weights(trainer.model).items()})
-        assert checkpoint.step == 10
-
-    trainer.train_state.restore = record_restored_weights  # type: ignore[method-assign]
-    trainer.run()
-    checkpoints = list_checkpoints(tmp_path / "run" / "checkpoints")
-    ten = next(checkpoint for checkpoint in checkpoints if checkpoint.step == 10)
-    assert before.keys() == ten.weights().keys()
-    for name, weight in ten.weights().items():
-        assert torch.equal(before[name], weight)
-    # The optimizer's count has 60 steps less four skipped ones and the two after step 10.
-    last = checkpoints[-1]
-    assert (last.step, last.trainer_state.skipped_steps, last.trainer_state.num_rollbacks) == (60, 4, 1)
-    assert last.optimizer_state()["output/step"] == 54.0
-    assert len(recorder.texts("rolled_back")) == 1
-
-
 # Out of memory
 
 
