@@ -41,18 +41,9 @@ def align_training_corpus(
 
     An existing `path` is complete, so it is kept.
 
-    Args:
-        config: section that names the corpus and perhaps alignment files
-        cleaned_corpus: the text of the corpus
-        corpus: the encoded pairs of the corpus
-        tokenizer: the tokenizers of the encoded pairs
-        path: the file to write
-        num_workers: number of processes
-        notify: receives messages for the user
-        on_progress: receives the task, the pairs done and the number of pairs
+    on_progress: receives the task, the pairs done and the number of pairs
 
-    Raises:
-        DataError: an alignment file does not fit the corpus.
+    Raises DataError: an alignment file does not fit the corpus.
     """
     if path.exists():
         return
@@ -86,12 +77,7 @@ def align_corpus(
 ) -> None:
     """Align the words of an encoded corpus with a lexical model of its own pairs, and write their links.
 
-    Args:
-        corpus: the encoded pairs
-        tokenizer: the tokenizers of the encoded pairs
-        path: the file to write
-        num_workers: number of processes
-        on_progress: receives the number of aligned pairs
+    on_progress: receives the number of aligned pairs
     """
     pair_tokens = PairTokens(tokenizer)
     pairs = (

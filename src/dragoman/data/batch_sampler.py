@@ -72,11 +72,8 @@ class EpochPlan:
 class BatchSampler:
     """Batches of every epoch of a mixture of corpora.
 
-    Args:
-        tables: the lengths of each corpus
-        mixture: the passes over each corpus in each epoch
-        batch_tokens: limit of the padded tokens of a batch on either side
-        seed: seed of all draws
+    mixture: the passes over each corpus in each epoch
+    batch_tokens: limit of the padded tokens of a batch on either side
     """
 
     def __init__(self, tables: Sequence[LengthTable], mixture: Mixture, *, batch_tokens: int, seed: int) -> None:

@@ -147,10 +147,8 @@ def _select_rows(batch: Batch, begin: int, end: int) -> Batch:
 def split_to_reduce_padding(lengths: Sequence[int], rows: slice, min_saving: float | None = None) -> Iterator[slice]:
     """Yield the rows in parts, split as long as a split saves enough padding.
 
-    Args:
-        lengths: ascending lengths of all rows
-        rows: the rows to split
-        min_saving: padded tokens that a split must save; by default a share of the padded tokens of `rows`
+    lengths: ascending lengths of all rows
+    min_saving: padded tokens that a split must save; by default a share of the padded tokens of `rows`
     """
     begin, end = rows.start, rows.stop
     padded_tokens = lengths[end - 1] * (end - begin)
@@ -175,13 +173,12 @@ def collate_with_budget(
 ) -> list[Batch]:
     """Return one batch, or several by length if one would exceed the budget.
 
-    Args:
-        sources: ids of each source, as the encoder reads them
-        targets: ids of each target without its end token
-        batch_tokens: limit of the padded tokens on either side
-        start_id: first id that the decoder reads
-        alignment_targets: attention that a guided head should have, for each pair
-        reduce_padding: split further if the lengths differ much, as after noise has changed them
+    sources: ids of each source, as the encoder reads them
+    targets: ids of each target without its end token
+    batch_tokens: limit of the padded tokens on either side
+    start_id: first id that the decoder reads
+    alignment_targets: attention that a guided head should have, for each pair
+    reduce_padding: split further if the lengths differ much, as after noise has changed them
     """
     lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)

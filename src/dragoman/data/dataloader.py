@@ -55,10 +55,7 @@ class DataPosition:
 class TrainingBatches(Dataset[list[Batch]]):
     """Batches of a prepared folder by position. Files open at first use, so that the object can be sent to a worker process.
 
-    Args:
-        recipe: the recipe of the prepared folder
-        folder: the prepared folder
-        start_id: first id that the decoder reads
+    start_id: first id that the decoder reads
     """
 
     recipe: Recipe
@@ -222,13 +219,8 @@ class TrainingBatches(Dataset[list[Batch]]):
 class BatchStream:
     """Endless sequence of batches from a position on. Ranks take batches in turn and share the position.
 
-    Args:
-        batches: the batches by position
-        position: the position of the first batch
-        num_workers: worker processes that build batches ahead of time; with 0, this process builds them
-        rank: the rank of this process
-        world_size: the number of ranks
-        pin_memory: copy batches to page-locked memory
+    num_workers: worker processes that build batches ahead of time; with 0, this process builds them
+    pin_memory: copy batches to page-locked memory
     """
 
     def __init__(

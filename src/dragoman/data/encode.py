@@ -85,9 +85,7 @@ class PairStats:
     def summarize(self, overlong_action: str, *, examples: str = "examples in cleaning.html") -> list[str]:
         """Return one line for each reason to drop or change pairs.
 
-        Args:
-            overlong_action: the value of data.overlong_pairs
-            examples: the source of more examples of dropped pairs
+        examples: the source of more examples of dropped pairs
         """
         messages = []
         if empty := self.dropped.get("empty", 0):
@@ -234,14 +232,9 @@ def encode_corpus(
 ) -> PairStats:
     """Write the files of encoded pairs that do not exist yet, and return the statistics of all pairs.
 
-    Args:
-        cleaned_corpus: the text of the corpus
-        folder: the folder of the files of pairs
-        name: the prefix of their names
-        encoder: the encoder, sent to each process
-        num_workers: number of processes
-        on_progress: receives the task, the pairs done and the number of pairs
-        map_items: function that encodes the batches
+    name: the prefix of their names
+    on_progress: receives the task, the pairs done and the number of pairs
+    map_items: function that encodes the batches
     """
     total_stats = PairStats()
     pending_parts = []

@@ -52,11 +52,7 @@ def get_lengths_file(folder: Path, name: str) -> Path:
 
 
 class Corpus:
-    """Encoded pairs by index. Pages of the files are read at first use.
-
-    Args:
-        paths: the files of pairs, in order
-    """
+    """Encoded pairs by index. Pages of the files are read at first use."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         schemas = [build_pair_schema(2**id_type.bit_width) for id_type in _ID_TYPES]
@@ -100,10 +96,8 @@ class Corpus:
 def read_batches(path: Path, schemas: Sequence[pa.Schema], *, content: str) -> list[pa.RecordBatch]:
     """Return the memory-mapped record batches of a prepared file. Raise DataError if it is damaged or has another schema.
 
-    Args:
-        path: the file
-        schemas: the schemas that it may have
-        content: what the file should hold, for the error message
+    schemas: the schemas that it may have
+    content: what the file should hold, for the error message
     """
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -175,11 +169,7 @@ def write_lengths(path: Path, corpus: Corpus) -> None:
 
 
 class LengthTable:
-    """Pairs by their lengths: each row has a source length, a target length, and a slice of `pair_indices`.
-
-    Args:
-        path: a file that `write_lengths` wrote
-    """
+    """Pairs by their lengths: each row has a source length, a target length, and a slice of `pair_indices`."""
 
     def __init__(self, path: Path) -> None:
         [batch] = read_batches(path, [_LENGTHS_SCHEMA], content="lengths of a prepared corpus")

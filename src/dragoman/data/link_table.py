@@ -40,11 +40,7 @@ def _build_record_batches(links: Iterator[Sequence[Link]]) -> Iterator[pa.Record
 
 
 class LinkTable:
-    """Links of encoded pairs by index. Pages of the file are read at first use.
-
-    Args:
-        path: a file that `write_links` wrote
-    """
+    """Links of encoded pairs by index. Pages of the file are read at first use."""
 
     def __init__(self, path: Path) -> None:
         batches = read_batches(path, [_SCHEMA], content="links of a prepared corpus")

@@ -32,12 +32,8 @@ def write_manifest(
 ) -> None:
     """Write `prepared.json`.
 
-    Args:
-        folder: the prepared folder
-        digest: the digest of the request, from `compute_request_digest`
-        inputs: size, time and digest of each input file, from `hash_inputs`
-        files: the digest of each prepared file
-        pair_counts: the statistics of each corpus
+    digest: the digest of the request, from `compute_request_digest`
+    inputs: size, time and digest of each input file, from `hash_inputs`
     """
     counts = {name: asdict(stats) for name, stats in pair_counts.items()}
     write_json(folder / MANIFEST, {"digest": digest, "inputs": inputs, "files": files, "pair_counts": counts}, overwrite=True)
@@ -107,12 +103,9 @@ def _get_input_name(path: Path) -> str:
 def hash_inputs(recipe: Recipe, previous_inputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return size, time and digest of each input file. A file of known size and time keeps its known digest.
 
-    Args:
-        recipe: the recipe that names the files
-        previous_inputs: the result of an earlier call
+    previous_inputs: the result of an earlier call
 
-    Raises:
-        DataError: a file cannot be read.
+    Raises DataError: a file cannot be read.
     """
     check_files_exist(recipe.data.root, recipe.name, list_corpora(recipe.data))
     inputs: dict[str, dict[str, Any]] = {}

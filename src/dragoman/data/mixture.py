@@ -37,10 +37,8 @@ class Mixture:
     ) -> Mixture:
         """Return the mixture of a recipe.
 
-        Args:
-            config: the data section of the recipe
-            sizes: number of pairs of each direction, in the order of the results
-            directions: directions of the corpora by name; by default each corpus has one
+        sizes: number of pairs of each direction, in the order of the results
+        directions: directions of the corpora by name; by default each corpus has one
         """
         directions = directions or {}
 

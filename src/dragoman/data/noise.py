@@ -117,10 +117,7 @@ TextPair = tuple[str, str]
 class PairNoise:
     """Noise types of a recipe with their probabilities.
 
-    Args:
-        config: the probability of each noise type
-        seed: seed of all draws
-        has_marks: whether the vocabulary has reserved tokens for the marks of placeholders
+    has_marks: whether the vocabulary has reserved tokens for the marks of placeholders
     """
 
     def __init__(self, config: NoiseConfig, *, seed: int, has_marks: bool = False) -> None:
@@ -149,13 +146,10 @@ class PairNoise:
 
         A side with text keeps some text, and noise adds no line break.
 
-        Args:
-            epoch: the epoch
-            index: the position of the pair in the epoch
-            source, target: the text of the pair
-            get_next_pair: returns the pair to concatenate, whose words are also wrong translations of terms; called only for
-                these
-            find_terms: returns the terms of the pair; called only for `terminology`
+        index: the position of the pair in the epoch
+        get_next_pair: returns the pair to concatenate, whose words are also wrong translations of terms; called only for
+            these
+        find_terms: returns the terms of the pair; called only for `terminology`
         """
         hashes = self._hash_indices(epoch, np.array([index]))
         for noise_index in np.flatnonzero(self._select(hashes)[:, 0]).tolist():

@@ -132,20 +132,15 @@ def prepare(
 
     The new files replace the old ones only when they are complete and `accept` returns.
 
-    Args:
-        recipe: the whole recipe
-        folder: the prepared folder
-        notify: receives messages for the user
-        on_progress: receives the task, the pairs done, and the number of pairs or None, at short intervals
-        accept: receives the digest of each prepared file, and raises to reject the files
-        map_items: function that filters and encodes chunks of pairs, by default in processes of this machine
+    on_progress: receives the task, the pairs done, and the number of pairs or None, at short intervals
+    accept: receives the digest of each prepared file, and raises to reject the files
+    map_items: function that filters and encodes chunks of pairs, by default in processes of this machine
 
-    Raises:
-        RecipeError: the recipe names no corpus, or a file or a tokenizer that does not fit it.
-        DataError: a file cannot be read, does not follow its format, or holds no pairs.
-        OutputError: the folder cannot be written.
-        WorkerLostError: the system killed a worker process.
-        ClusterError: workers of a cluster were lost repeatedly, or have another version.
+    Raises RecipeError: the recipe names no corpus, or a file or a tokenizer that does not fit it.
+    Raises DataError: a file cannot be read, does not follow its format, or holds no pairs.
+    Raises OutputError: the folder cannot be written.
+    Raises WorkerLostError: the system killed a worker process.
+    Raises ClusterError: workers of a cluster were lost repeatedly, or have another version.
     """
     if not recipe.data.training_corpora():
         raise RecipeError(

@@ -102,14 +102,10 @@ def make_phrases(target_language: str, *, seed: int, train: int, valid: int, tes
 
     A larger corpus starts with the smaller one. Another release of Babel may express a phrase differently.
 
-    Args:
-        target_language: one of `LANGUAGES`
-        seed: seed of the shuffling
-        train, valid, test: number of pairs of each split
+    target_language: one of `LANGUAGES`
 
-    Raises:
-        DataError: the language is not in `LANGUAGES`, or a size is above the number of phrases.
-        MissingDependencyError: Babel or num2words is not installed.
+    Raises DataError: the language is not in `LANGUAGES`, or a size is above the number of phrases.
+    Raises MissingDependencyError: Babel or num2words is not installed.
     """
     if target_language not in LANGUAGES:
         raise DataError(

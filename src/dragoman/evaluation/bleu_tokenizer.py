@@ -26,14 +26,12 @@ _UNSPACED_LETTER = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\
 def choose_bleu_tokenizer(language: str, *, tokenized: bool = False, requested: str = "auto") -> str:
     """Return the name of sacreBLEU's tokenizer for a target language.
 
-    Args:
-        language: code of the target language, with or without region and script; empty if it is unknown
-        tokenized: the text is tokenized already, so that its tokens count as they are (`none`)
-        requested: a tokenizer of sacreBLEU, or `auto` for that of the language: `zh`, `ja-mecab` and `ko-mecab`, or `char` if
-            MeCab is not installed, and `13a` for all other languages
+    language: code of the target language, with or without region and script; empty if it is unknown
+    tokenized: the text is tokenized already, so that its tokens count as they are (`none`)
+    requested: a tokenizer of sacreBLEU, or `auto` for that of the language: `zh`, `ja-mecab` and `ko-mecab`, or `char` if
+        MeCab is not installed, and `13a` for all other languages
 
-    Raises:
-        RecipeError: another tokenizer is requested for tokenized text.
+    Raises RecipeError: another tokenizer is requested for tokenized text.
     """
     if tokenized:
         if requested not in ("auto", "none"):

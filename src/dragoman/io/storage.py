@@ -171,16 +171,13 @@ def atomic_dir(
 ) -> Iterator[Path]:
     """Open a folder to fill, which appears at `path` completely and with checksums, or not at all.
 
-    Args:
-        path: the final path of the folder
-        overwrite: replace an existing folder when the new one is complete. A folder with a file that is neither in its
-            manifest nor among the new files is never replaced.
-        size: bytes that the caller will write; their space is checked before anything is written
-        digests: SHA-256 by file name, which the files must have when they are read back; the caller may fill it meanwhile
+    overwrite: replace an existing folder when the new one is complete. A folder with a file that is neither in its
+        manifest nor among the new files is never replaced.
+    size: bytes that the caller will write; their space is checked before anything is written
+    digests: SHA-256 by file name, which the files must have when they are read back; the caller may fill it meanwhile
 
-    Raises:
-        OutputError: the path exists or cannot be replaced.
-        WriteError: the system refused to write.
+    Raises OutputError: the path exists or cannot be replaced.
+    Raises WriteError: the system refused to write.
     """
     if not overwrite:
         check_path_is_free(path)
@@ -288,13 +285,10 @@ def verify_checksums(
 ) -> None:
     """Raise an error that names the file, if a file of a folder is missing, cut short, changed or added.
 
-    Args:
-        folder: a folder that `atomic_dir` wrote
-        error_type: the class of the error
-        unreadable_type: the class of the error if the state is unknown, because the folder cannot be read now or has
-            another format version; `error_type` by default
-        checksums: size and a checksum of files that were read already and are not read again, as the manifest has them
-        only: names of the files whose content is checked; all by default
+    unreadable_type: the class of the error if the state is unknown, because the folder cannot be read now or has
+        another format version; `error_type` by default
+    checksums: size and a checksum of files that were read already and are not read again, as the manifest has them
+    only: names of the files whose content is checked; all by default
     """
     unreadable_type = unreadable_type or error_type
     files = _read_manifest(folder, error_type, unreadable_type)

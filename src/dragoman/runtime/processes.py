@@ -73,14 +73,12 @@ def unblock_signals(*signals: signal.Signals) -> None:
 def map_in_processes(function: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, num_processes: int) -> Iterator[ResultT]:
     """Yield `function(item)` for each item, in order, computed by several processes.
 
-    Args:
-        function: sent to each process once, so it may hold much data
-        items: read in this process
-        num_processes: number of worker processes; with 1, this process does the work
+    function: sent to each process once, so it may hold much data
+    items: read in this process
+    num_processes: number of worker processes; with 1, this process does the work
 
-    Raises:
-        WorkerLostError: the system killed a worker process.
-        BaseException: an exception of `function`.
+    Raises WorkerLostError: the system killed a worker process.
+    Raises BaseException: an exception of `function`.
     """
     iterator = iter(items)
     head = list(islice(iterator, MAX_SERIAL_ITEMS + 1)) if num_processes > 1 else []

@@ -102,12 +102,11 @@ class RecentRate:
 class ProgressLog:
     """Writer of progress lines. `update` and `write_if_due` write a line when the last one is 20 seconds old.
 
-    Args:
-        write: takes one line without its end, for example `click.echo(line, err=True)`.
-        task_name: names the work at the start of each line, for example "encoding train".
-        unit: plural noun of what is counted.
-        total: amount that ends the work, if it is known.
-        timer: timer that is shared with other tasks; by default a new one.
+    write: takes one line without its end, for example `click.echo(line, err=True)`.
+    task_name: names the work at the start of each line, for example "encoding train".
+    unit: plural noun of what is counted.
+    total: amount that ends the work, if it is known.
+    timer: timer that is shared with other tasks; by default a new one.
     """
 
     def __init__(

@@ -23,14 +23,10 @@ class TensorFiles:
     They are copies, whose bytes are those that are checked. A folder that server processes share is one already. Threads copy
     the files and compute their checksums, while the block reads all other files of the folder and then the copies.
 
-    Args:
-        folder: the folder
-        error_type: the class of the errors
-        only: names of the files that are opened and whose checksums are checked; all files of the folder by default
+    only: names of the files that are opened and whose checksums are checked; all files of the folder by default
 
-    Raises:
-        error_type: at once if there is no manifest. At the end of the block, if a file is missing, cut short, changed or
-            added; this error takes the place of those that reading such a file has raised.
+    Raises error_type: at once if there is no manifest. At the end of the block, if a file is missing, cut short, changed or
+        added; this error takes the place of those that reading such a file has raised.
     """
 
     def __init__(self, folder: Path, error_type: type[DragomanError], *, only: Collection[str] | None = None) -> None:

@@ -56,10 +56,8 @@ def read_added_tokens(entries: Any) -> tuple[AddedToken, ...]:
 class AddedTokenSplitter:
     """Split of a text into added tokens and the parts between them.
 
-    Args:
-        tokens: the added tokens
-        rules: program whose rules hold
-        normalize: normalization of a text, for the rules of `tokenizers`
+    rules: program whose rules hold
+    normalize: normalization of a text, for the rules of `tokenizers`
     """
 
     def __init__(self, tokens: Sequence[AddedToken], rules: SplitRules, normalize: Callable[[str], str]) -> None:

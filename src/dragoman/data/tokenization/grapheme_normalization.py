@@ -33,12 +33,10 @@ _NO_MARKS = (
 class GraphemeNormalizer:
     """Normalization of texts.
 
-    Args:
-        charsmap: SentencePiece's compiled table: the number of bytes of a double-array trie, the trie, and texts that end in 0
-        normalize: SentencePiece's normalization by the same table, which gives the same for texts of single characters
+    charsmap: SentencePiece's compiled table: the number of bytes of a double-array trie, the trie, and texts that end in 0
+    normalize: SentencePiece's normalization by the same table, which gives the same for texts of single characters
 
-    Raises:
-        ValueError: the table is damaged.
+    Raises ValueError: the table is damaged.
     """
 
     def __init__(self, charsmap: bytes, normalize: Callable[[str], str]) -> None:

@@ -48,13 +48,9 @@ class LanguageTokens:
     ) -> LanguageTokens:
         """Return the tokens of other languages; None or an empty code keeps the present one, or the only one that fits.
 
-        Args:
-            pieces: the vocabulary
-            source_language, target_language: codes of the languages
-            zero_shot: whether a pair that the model was not trained on is accepted
+        zero_shot: whether a pair that the model was not trained on is accepted
 
-        Raises:
-            RecipeError: the vocabulary has no token for a language, or the model does not serve the pair.
+        Raises RecipeError: the vocabulary has no token for a language, or the model does not serve the pair.
         """
         languages = {"source_language": source_language, "target_language": target_language}
         for key, language in languages.items():

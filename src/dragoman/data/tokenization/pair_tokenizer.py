@@ -39,13 +39,11 @@ _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 class PairTokenizer:
     """Tokenizers of both sides. They are one object if they are joint and normalize text alike.
 
-    Args:
-        source: the tokenizer of the source
-        target: the tokenizer of the target; for trees, their `TreeLabels`
-        append_source_eos: the encoder reads an end token after each source
-        languages: the languages and their tokens of a model of many languages; None for all other models
-        prepend_bos: source and output begin with the begin token
-        source_prefix: text before each source, such as a task of T5
+    target: the tokenizer of the target; for trees, their `TreeLabels`
+    append_source_eos: the encoder reads an end token after each source
+    languages: the languages and their tokens of a model of many languages; None for all other models
+    prepend_bos: source and output begin with the begin token
+    source_prefix: text before each source, such as a task of T5
     """
 
     def __init__(
@@ -386,17 +384,12 @@ def train_tokenizer(
 
     The sides of a joint vocabulary have a tokenizer each if their normalization differs.
 
-    Args:
-        sources, targets: lines of text of each side
-        config: the tokenizer section of the recipe
-        append_source_eos: the encoder reads an end token after each source
-        seed: seed of the training
-        languages: the languages that have a token
-        root: the folder that the recipe's files of codes and tokens are relative to
-        notify: receives the number of skipped lines
+    append_source_eos: the encoder reads an end token after each source
+    languages: the languages that have a token
+    root: the folder that the recipe's files of codes and tokens are relative to
+    notify: receives the number of skipped lines
 
-    Raises:
-        DataError, RecipeError: see `train_one_side`.
+    Raises DataError, RecipeError: see `train_one_side`.
     """
     rules = config.get_normalization("source"), config.get_normalization("target")
 

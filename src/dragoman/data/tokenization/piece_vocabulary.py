@@ -66,13 +66,10 @@ class PieceVocabulary:
     A piece that the list does not have becomes `<unk>`. A character that the model does not know has an id of its own if the
     list has it.
 
-    Args:
-        serialized_model: the bytes of the SentencePiece model; its own ids are not used
-        pieces: the pieces by id, or the pieces and the added tokens
-        name: the file that error messages name
+    serialized_model: the bytes of the SentencePiece model; its own ids are not used
+    name: the file that error messages name
 
-    Raises:
-        BundleError: the bytes are not a model, there are fewer than four pieces, or an added token has no piece.
+    Raises BundleError: the bytes are not a model, there are fewer than four pieces, or an added token has no piece.
     """
 
     lowercase = False

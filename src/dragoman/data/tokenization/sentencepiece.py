@@ -51,13 +51,9 @@ class SentencePieceTokenizer:
     becomes one space, spaces at the ends are removed, and line breaks and ▁ (U+2581, SentencePiece's mark of a space) become
     spaces.
 
-    Args:
-        serialized_model: the bytes of the model file
-        lowercase: lowercase the text before encoding
-        name: the file that error messages name
+    name: the file that error messages name
 
-    Raises:
-        BundleError: the bytes are not a model, or its special pieces do not have the ids 0 to 3.
+    Raises BundleError: the bytes are not a model, or its special pieces do not have the ids 0 to 3.
     """
 
     def __init__(self, serialized_model: bytes, *, lowercase: bool = False, name: str = "tokenizer") -> None:
@@ -211,19 +207,14 @@ def train_sentencepiece(
 ) -> SentencePieceTokenizer:
     """Train a SentencePiece model.
 
-    Args:
-        texts: lines of text
-        config: type of the model
-        normalization: Unicode normalization of the model, by default that of the target
-        vocab_size: number of pieces with the special pieces
-        seed: seed of the training
-        key: recipe key of the vocabulary size, for error messages
-        notify: receives the number of skipped lines, and the time so far every 20 seconds
+    normalization: Unicode normalization of the model, by default that of the target
+    vocab_size: number of pieces with the special pieces
+    key: recipe key of the vocabulary size, for error messages
+    notify: receives the number of skipped lines, and the time so far every 20 seconds
 
-    Raises:
-        RecipeError: the vocabulary size does not fit the text.
-        DataError: there is no text.
-        BaseException: an exception of the iterator over the text.
+    Raises RecipeError: the vocabulary size does not fit the text.
+    Raises DataError: there is no text.
+    Raises BaseException: an exception of the iterator over the text.
     """
     buffer = io.BytesIO()
     normalization = normalization or config.get_normalization("target")
@@ -320,15 +311,11 @@ def _to_training_error(message: str, key: str, vocab_size: int) -> DataError | R
 def import_sentencepiece(config: TokenizerConfig, key: str, path: Path) -> SentencePieceTokenizer:
     """Return the SentencePiece model in a file of the user, with its special pieces moved to the ids 0 to 3.
 
-    Args:
-        config: the tokenizer section of the recipe
-        key: the key of that section which names the file, for error messages
-        path: the file
+    key: the key of that section which names the file, for error messages
 
-    Raises:
-        DataError: the file cannot be read.
-        BundleError: the file is no SentencePiece model, or its special pieces cannot be moved.
-        RecipeError: the recipe asks for something that the model cannot do.
+    Raises DataError: the file cannot be read.
+    Raises BundleError: the file is no SentencePiece model, or its special pieces cannot be moved.
+    Raises RecipeError: the recipe asks for something that the model cannot do.
     """
     try:
         serialized_model = path.read_bytes()

@@ -113,12 +113,11 @@ def build_model(
 ) -> bytes:
     """Return a model.
 
-    Args:
-        scores: score of each ordinary piece: its log-probability, or its rank in BPE, where the highest is merged first
-        model_type: `unigram`, `bpe` or `char`
-        unknown: text of the unknown piece, which has the id 0
-        charsmap: compiled table of the normalization; empty for none
-        has_bytes: unknown characters become the pieces `<0x00>` to `<0xFF>`
+    scores: score of each ordinary piece: its log-probability, or its rank in BPE, where the highest is merged first
+    model_type: `unigram`, `bpe` or `char`
+    unknown: text of the unknown piece, which has the id 0
+    charsmap: compiled table of the normalization; empty for none
+    has_bytes: unknown characters become the pieces `<0x00>` to `<0xFF>`
     """
     pieces = [_encode_piece(unknown, UNKNOWN)]
     for text, score in scores.items():

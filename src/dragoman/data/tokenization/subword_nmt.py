@@ -31,9 +31,8 @@ Merge = tuple[str, str]
 class SubwordNmtScheme:
     """Scheme of subword-nmt and fastBPE.
 
-    Args:
-        merges: pairs of symbols, the first merge first; None if the text holds its pieces already
-        end_is_separate: the end of a word is a symbol of its own, as in codes of subword-nmt before version 0.2
+    merges: pairs of symbols, the first merge first; None if the text holds its pieces already
+    end_is_separate: the end of a word is a symbol of its own, as in codes of subword-nmt before version 0.2
     """
 
     kind: ClassVar[str] = "subword-nmt"
@@ -83,10 +82,9 @@ class SubwordNmtScheme:
 def apply_merges(symbols: list[str], ranks: Mapping[Merge, int], *, waits: bool) -> list[str]:
     """Return symbols after all merges, the lowest rank first and from left to right, in O(n log n).
 
-    Args:
-        symbols: symbols of a word, which change
-        ranks: rank of each merge
-        waits: whether new pairs wait until a merge is applied to the whole word, even if they have a lower rank
+    symbols: symbols of a word, which change
+    ranks: rank of each merge
+    waits: whether new pairs wait until a merge is applied to the whole word, even if they have a lower rank
     """
     previous, following = list(range(-1, len(symbols) - 1)), [*range(1, len(symbols)), -1]
     queue: list[tuple[int, int]] = []
@@ -152,12 +150,9 @@ def _strip_mark(token: str) -> str:
 def read_codes(path: Path, key: str) -> SubwordNmtScheme:
     """Return the scheme of a codes file of subword-nmt (with or without a version line) or fastBPE (with counts).
 
-    Args:
-        path: the file
-        key: the recipe key that names it, for error messages
+    key: the recipe key that names it, for error messages
 
-    Raises:
-        DataError: the file cannot be read, or a line is not a merge.
+    Raises DataError: the file cannot be read, or a line is not a merge.
     """
     return parse_codes(read_lines(path), f"{path} (tokenizer.{key})")
 

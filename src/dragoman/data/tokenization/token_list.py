@@ -61,17 +61,15 @@ class TokenListTokenizer:
 
     A token that is not in the list becomes its bytes if the list holds all byte tokens, else `<unk>`.
 
-    Args:
-        scheme: splits and joins
-        tokens: the tokens by id, behind the reserved ones; the first four ids are padding, unknown, begin and end
-        reserved: the tokens from id 4 on that no text is encoded to
-        normalization: Unicode normalization before the text is split
-        lowercase: lowercase the text before that
-        added: tokens that are found before the scheme splits the rest, by the rules of the library tokenizers
-        name: the file that error messages name
+    scheme: splits and joins
+    tokens: the tokens by id, behind the reserved ones; the first four ids are padding, unknown, begin and end
+    reserved: the tokens from id 4 on that no text is encoded to
+    normalization: Unicode normalization before the text is split
+    lowercase: lowercase the text before that
+    added: tokens that are found before the scheme splits the rest, by the rules of the library tokenizers
+    name: the file that error messages name
 
-    Raises:
-        BundleError: a token occurs twice.
+    Raises BundleError: a token occurs twice.
     """
 
     def __init__(
@@ -295,17 +293,14 @@ def build_token_list(
 ) -> TokenListTokenizer:
     """Return the tokenizer of one side, or of both: with the tokens of the recipe's vocabulary file, or those of the text.
 
-    Args:
-        texts: lines of text, which are read only if no file gives the tokens
-        config: the tokenizer section of the recipe
-        side: the side whose files the recipe names; the source also for a joint tokenizer
-        normalization: Unicode normalization of the tokenizer
-        root: the folder that the files of the recipe are relative to
-        vocab_size: most tokens, the special tokens and those of bytes included; the rarest are left out
-        notify: receives the number of tokens
+    texts: lines of text, which are read only if no file gives the tokens
+    side: the side whose files the recipe names; the source also for a joint tokenizer
+    normalization: Unicode normalization of the tokenizer
+    root: the folder that the files of the recipe are relative to
+    vocab_size: most tokens, the special tokens and those of bytes included; the rarest are left out
+    notify: receives the number of tokens
 
-    Raises:
-        DataError: a file cannot be used, or there is no text.
+    Raises DataError: a file cannot be used, or there is no text.
     """
     scheme = _choose_scheme(config, side, root)
     options: dict[str, Any] = {"normalization": normalization, "lowercase": config.lowercase}

@@ -17,12 +17,9 @@ def read_vocabulary_file(path: Path, key: str) -> list[str]:
 
     Each line holds a token, or a token and its count behind a space or a tab. The first line decides.
 
-    Args:
-        path: the file
-        key: the recipe key that names it, for error messages
+    key: the recipe key that names it, for error messages
 
-    Raises:
-        DataError: the file cannot be read, a line is of another form than the first, or a token occurs twice.
+    Raises DataError: the file cannot be read, a line is of another form than the first, or a token occurs twice.
     """
     location = f"{path} (tokenizer.{key})"
     tokens: dict[str, None] = {}

@@ -105,10 +105,9 @@ class PairTokens:
 
         A piece of a word without links has no target. The decoder position that predicts a piece has the index of that piece.
 
-        Args:
-            links: source word and target word of each link (L, 2)
-            source: source ids, as the encoder reads them
-            target: target ids without end token
+        links: source word and target word of each link (L, 2)
+        source: source ids, as the encoder reads them
+        target: target ids without end token
         """
         source_words, target_words = (
             self.source.get_word_numbers(self.strip_source_eos(source)),

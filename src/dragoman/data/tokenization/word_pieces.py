@@ -31,16 +31,12 @@ def train_word_pieces(
 ) -> SentencePieceTokenizer:
     """Train a model whose pieces have equal scores, so that the best segmentation is one of the fewest pieces.
 
-    Args:
-        texts: lines of text
-        config: byte fallback and lowercasing
-        normalization: Unicode normalization of the model
-        vocab_size: number of pieces with the special pieces and those of bytes
-        key: recipe key of the vocabulary size, for error messages
+    normalization: Unicode normalization of the model
+    vocab_size: number of pieces with the special pieces and those of bytes
+    key: recipe key of the vocabulary size, for error messages
 
-    Raises:
-        RecipeError: the vocabulary size does not fit the text.
-        DataError: there is no text.
+    Raises RecipeError: the vocabulary size does not fit the text.
+    Raises DataError: there is no text.
     """
     words: Counter[str] = Counter()
     for text in texts:
