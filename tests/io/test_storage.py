@@ -9,7 +9,6 @@ import io
 import json
 import os
 import random
-import shutil
 import signal
 import stat
 import subprocess
@@ -498,40 +497,6 @@ def test_failed_file_write_changes_nothing(
 
     # Open, mode of the old file, sync, rename.
     assert fail_each_call(tmp_path, monkeypatch, code, old=old, write=write) == calls
-
-
-def make_disk_usage(free: int) -> Callable[[Path], Any]:
-    """Return a replacement of `shutil.disk_usage` that reports `free` bytes for existing folders."""
-
-    def usage(path: Path) -> Any:
-        path.stat()
-        return shutil._ntuple_diskusage(10**9, 10**9 - free, free)
-
-    return usage
-
-
-def test_missing_space_raises_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "new" / "bundle"
-    filled: list[Path] = []
-
-    def write() -> None:
-        with atomic_dir(path, size=10 * 2**20) as folder:
-            filled.append(folder)
-
-    monkeypatch.setattr(shutil, "disk_usage", make_disk_usage(11 * 2**20 - 1))
-    with raises_code("disk-full") as caught:
-        write()
-    assert isinstance(caught.value, WriteError)
-    assert (
-        str(caught.value)
-        == f"{path}: the disk is full (11.0 MiB needed, 11.0 MiB free in {tmp_path}); delete files to free space"
-    )
-    assert (caught.value.needed_bytes, caught.value.available_bytes) == (11 * 2**20, 11 * 2**20 - 1)
-    assert filled == []
-    assert read_tree(tmp_path) == {}
-    monkeypatch.setattr(shutil, "disk_usage", make_disk_usage(11 * 2**20))
-    write()
-    verify_checksums(path, BundleError)
 
 
 @pytest.mark.parametrize("max_bytes", [1, 7, 64, 2**20], ids=lambda count: f"{count} bytes per call")

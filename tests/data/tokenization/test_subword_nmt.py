@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from itertools import pairwise
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -124,13 +123,6 @@ def test_segmented_text_is_joined_first() -> None:
         tokens = scheme.split(line)
         assert scheme.split(" ".join(tokens)) == tokens
     assert join_pieces("un@@ t@@ er @@ a b@@") == "unter @@ a b@@"
-
-
-def test_long_word_takes_little_time() -> None:
-    """The time grows with the number of merges, not with its square: 200,000 letters take seconds."""
-    word = "".join(Random(1).choices("an", k=200_000))
-    tokens = parse_codes(CODES, "codes").split(word)
-    assert "".join(token.removesuffix("@@") for token in tokens) == word
 
 
 def test_scheme_survives_pickling() -> None:
