@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.viz.attention_svg import render_matrix
 from dragoman.viz.charts import (
     Bar,
     BarGroup,
     Panel,
     Series,
     VerticalMarker,
-    render_attention_heatmap,
     render_bar_chart,
     render_learning_curve,
 )
@@ -53,7 +53,7 @@ def curve(*series: Series) -> str:
 
 
 def groups(svg: str, kind: str) -> list[Element]:
-    """Return the lines, marks or bars of all panels, or the cells of a heatmap."""
+    """Return the lines, marks or bars of all panels."""
     return marks(svg, "g", kind)
 
 
@@ -195,69 +195,28 @@ def test_bars_are_to_scale_with_names_and_values() -> None:
     assert "#0072b2" in groups(svg, "bar")[2][0].get("style", "")
 
 
-# Heatmaps
+# Matrices
 
 
-def heatmap(weights: list[list[float]]) -> str:
-    rows, columns = [f"t{i}" for i in range(len(weights))], [f"s{j}" for j in range(len(weights[0]))]
-    return render_attention_heatmap(weights, rows=rows, columns=columns, title="Head 1")
-
-
-def shades(svg: str) -> list[float]:
-    """Return the opacity of each cell. The style holds no opacity of 1, and no color for an opacity of 0."""
-    styles = [path.get("style", "") for group in groups(svg, "cell") for path in group]
-    opacities = [re.search(r"fill-opacity: ([0-9.e-]+)", style) for style in styles]
-    defaults = [0.0 if "fill: none" in style else 1.0 for style in styles]
-    return [float(match[1]) if match else default for match, default in zip(opacities, defaults, strict=True)]
-
-
-def test_heatmap_cells_form_a_labeled_matrix() -> None:
-    svg = render_attention_heatmap(
-        [[0, 0.25, 1], [1, 0.5, 0]],
-        rows=["▁the", "▁dog"],
-        columns=["▁der", "▁Hund", "</s>"],
-        title="Head 1",
-    )
-    (cells,) = groups(svg, "cell")
-    corners = [(min(x for x, _ in points), min(y for _, y in points)) for points in segments(cells)]
-    (left, top), side = corners[0], 28
-    expected = [(left + side * column, top + side * row) for row in range(2) for column in range(3)]
-    assert [part for corner in corners for part in corner] == pytest.approx(
-        [part for corner in expected for part in corner], abs=0.05
-    )
-    assert tooltips(cells)[1] == "target: ▁the\nsource: ▁Hund\nweight: 0.250"
-    assert {"Head 1", "▁the", "▁dog", "▁der", "▁Hund", "</s>"} <= set(texts(svg))
-
-
-def test_heatmap_rejects_wrong_weights(subtests: pytest.Subtests) -> None:
-    for weights, message in [
-        ([[1.0, 0.0]], "rows of weights: 1, row tokens: 2"),
-        ([[1.0, 0.0], [1.0]], "weights in row 1: 1, column tokens: 2"),
-        ([[1.0, 0.0], [1.0, 0.0, 0.0]], "weights in row 1: 3, column tokens: 2"),
-        ([[1.0, 0.0], [0.0, math.nan]], "row 1, column 1: nan is not"),
-        ([[1.0, 0.0], [1.1, 0.0]], "row 1, column 0: 1.1 is not"),
-        ([[-0.1, 0.0], [1.0, 0.0]], "row 0, column 0: -0.1 is not"),
-    ]:
-        with subtests.test(weights=weights, message=message), pytest.raises(ValueError, match=message):
-            render_attention_heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="")
-
-
-def test_weight_slightly_above_one_is_one() -> None:
-    assert shades(heatmap([[1.0, 1.0035, -0.0035, 0.0]])) == [1, 1, 0, 0]
+def test_cells_of_a_matrix_have_their_weights() -> None:
+    rows, columns = ["▁the", "▁dog"], ["▁der", "▁Hund", "</s>"]
+    weights = [[0, 0.25, 1.0035], [1, 0.5, 0]]  # a sum in bfloat16 may be above 1
+    svg = render_matrix(weights, rows, columns, title="Head 1", subtitle="s", description="d", tooltips=True)
+    cells = marks(svg, "path", "cell")
+    assert [float(cell.get("fill-opacity", "")) for cell in cells] == [0, 0.25, 1, 1, 0.5, 0]
+    corners = [tuple(map(float, cell.get("d", "").lstrip("M").partition("h")[0].split())) for cell in cells]
+    (left, top), side = corners[0], 42
+    assert corners == [(left + side * column, top + side * row) for row in range(2) for column in range(3)]
+    assert tooltips(cells[1]) == ["▁the: ▁Hund 0.250"]
+    assert {"Head 1", *rows, *columns} <= set(texts(svg))
 
 
 # All charts
 
 
 def hostile_drawings() -> Iterator[str]:
-    yield render_attention_heatmap(
-        [[0.5] * len(HOSTILE)] * len(HOSTILE),
-        rows=HOSTILE,
-        columns=HOSTILE,
-        title=HOSTILE[0],
-        row_label=HOSTILE[1],
-        column_label=HOSTILE[2],
-    )
+    rows = [[0.5] * len(HOSTILE)] * len(HOSTILE)
+    yield render_matrix(rows, HOSTILE, HOSTILE, title=HOSTILE[0], subtitle=HOSTILE[1], description=HOSTILE[2], tooltips=True)
     for text in HOSTILE:
         series = Series(text, [(0, 1), (1, 2)])
         yield render_learning_curve([Panel(text, [series])], title=text, x_label=text)
@@ -268,7 +227,8 @@ def hostile_drawings() -> Iterator[str]:
 def test_hostile_text_in_drawings_is_escaped() -> None:
     for svg in hostile_drawings():
         root = ElementTree.fromstring(svg)
-        assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {"svg", "title", "desc", "path", "g", "text"}
+        tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+        assert tags <= {"svg", "style", "title", "desc", "path", "g", "rect", "text"}
         names = {name for element in root.iter() for name in element.keys()}  # noqa: SIM118
         assert not {name for name in names if name.startswith("on") or name in {"href", "src", "id", "clip-path"}}
         assert "url(" not in svg.replace(HOSTILE[1], "")
@@ -285,13 +245,11 @@ def test_text_is_drawn_as_it_is() -> None:
 @pytest.mark.slow
 def test_drawings_have_title_and_description() -> None:
     svg = curve(Series("train", [(0, 9), (50, math.nan), (100, 1.25)]))
-    for drawing, title in ((svg, "Loss"), (heatmap([[1.0]]), "Head 1")):
-        root = ElementTree.fromstring(drawing)
-        assert root.get("role") == "img"
-        assert [child.tag for child in root[:2]] == [SVG + "title", SVG + "desc"]
-        assert root[0].text == title
-    description = ElementTree.fromstring(svg)[1].text
-    assert description == "loss: train, 2 points, 9 at 0 to 1.25 at 100, lowest 1.25, highest 9."
+    root = ElementTree.fromstring(svg)
+    assert root.get("role") == "img"
+    assert [child.tag for child in root[:2]] == [SVG + "title", SVG + "desc"]
+    assert root[0].text == "Loss"
+    assert root[1].text == "loss: train, 2 points, 9 at 0 to 1.25 at 100, lowest 1.25, highest 9."
 
 
 def test_missing_matplotlib_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +257,6 @@ def test_missing_matplotlib_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
     names = ("matplotlib", "pip install 'dragoman[plots]'")
     with raises_code("missing-dependency", *names):
         curve(Series("train", [(0, 1)]))
-    with raises_code("missing-dependency", *names):
-        heatmap([[1.0]])
     with raises_code("missing-dependency", *names):
         render_bar_chart([BarGroup("a", [Bar("b", 1.0)])], title="t", x_label="x")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from dragoman.model.attention import attention_weights, explicit_attention
-from dragoman.viz.charts import render_attention_heatmap
+from dragoman.viz.attention_svg import render_matrix
 
 D_K, D_V = 64, 4
 FIRST_PRODUCTS = (112.0, 96.0)
@@ -75,11 +75,12 @@ def compute_example() -> WorkedExample:
 
 def draw_example(example: WorkedExample) -> str:
     """Draw the weights of all heads as an SVG."""
-    return render_attention_heatmap(
-        [list(head.weights) for head in example.heads],
-        rows=[f"head {head.head}" for head in example.heads],
-        columns=["v₁", "v₂"],
+    return render_matrix(
+        [head.weights for head in example.heads],
+        [f"head {head.head}" for head in example.heads],
+        ["v₁", "v₂"],
         title="Weights of two values in eight heads",
-        row_label="head",
-        column_label="value",
+        subtitle="softmax(q·k / √64)",
+        description="Weight of each value, one head a row.",
+        tooltips=True,
     )

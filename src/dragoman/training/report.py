@@ -26,7 +26,8 @@ from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.monitoring.run_page import ATTENTION_FILE
 from dragoman.training.test_sets import TestSetReport, build_test_set_report
 from dragoman.training.validation import EvaluationResult, Evaluator
-from dragoman.viz.charts import Panel, Series, render_attention_heatmap, render_learning_curve
+from dragoman.viz.attention_svg import render_matrix
+from dragoman.viz.charts import Panel, Series, render_learning_curve
 
 NUM_REPORT_SAMPLES = 10
 TRANSLATIONS_FILE = "translations.txt"
@@ -228,7 +229,7 @@ def _select_languages(bundle: Bundle, pairs: Sequence[Pair]) -> Bundle:
 
 
 def draw_attention(bundle: Bundle, sample: Sample) -> str:
-    """Return an SVG heatmap of the cross-attention for the sample's translation, the mean of the last layer's heads."""
+    """Return an SVG of the cross-attention for the sample's translation, the mean of the last layer's heads."""
     source, target = _encode_sample(bundle, sample)
     [weights_LHTS] = compute_cross_attentions(
         TorchForcedDecoder(bundle.model),
@@ -238,11 +239,14 @@ def draw_attention(bundle: Bundle, sample: Sample) -> str:
         prompt=bundle.tokenizer.decoder_prompt,
         finished=[True],
     )
-    return render_attention_heatmap(
+    return render_matrix(
         weights_LHTS[-1].mean(0).tolist(),
-        rows=[*bundle.tokenizer.target.ids_to_pieces(target), "</s>"],
-        columns=bundle.tokenizer.source.ids_to_pieces(source),
+        [*bundle.tokenizer.target.ids_to_pieces(target), "</s>"],
+        bundle.tokenizer.source.ids_to_pieces(source),
         title=sample.source,
+        subtitle="mean of the heads of the last layer",
+        description="Attention from each target token, one a row, to the source tokens.",
+        tooltips=True,
     )
 
 

@@ -14,6 +14,7 @@ from dragoman.runtime.counts import format_count
 from dragoman.viz.explanation import WHITESPACE_SYMBOL, AttentionKind, Explanation, merge_tokens, merge_weights
 from dragoman.viz.svg import (
     box_path,
+    escape_text,
     estimate_text_width,
     format_attributes,
     format_number,
@@ -273,12 +274,25 @@ def render_word_matrix(explanation: Explanation) -> str:
     rows = merge_tokens(explanation.output_tokens, explanation.output_word_ids)
     columns = merge_tokens(explanation.source_tokens, explanation.source_word_ids)
     weights = merge_weights(mean_weights_TS, explanation.output_word_ids, explanation.source_word_ids)
-    shaded_cells = [
-        (row, column, shade)
-        for row, values in enumerate(weights)
-        for column, weight in enumerate(values)
-        if (shade := round(min(weight, 1.0) * SHADE_STEPS))
-    ]
+    counts = f"{format_count(len(rows), 'word')} of the output, one a row, attend to {format_count(len(columns), 'word')}"
+    subtitle, description = f"mean of {describe_selection(explanation, 'cross')}", f"{counts} of the source."
+    return render_matrix(weights, rows, columns, title="Words", subtitle=subtitle, description=description)
+
+
+def render_matrix(
+    weights: Sequence[Sequence[float]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    title: str,
+    subtitle: str,
+    description: str,
+    tooltips: bool = False,
+) -> str:
+    """Draw `weights[row][column]`, each between 0 and 1, as darker and lighter cells with the names of rows and columns.
+
+    tooltips: the numbers as tooltips of the cells, for a page without a script
+    """
     unit = max(14.0, min(42.0, 620 / max(len(rows), len(columns))))
     size = min(FONT_SIZE, unit - 3)
     slant = math.radians(55)
@@ -290,14 +304,26 @@ def render_word_matrix(explanation: Explanation) -> str:
         left + unit * (column + 0.6) + estimate_text_width(word, size) * math.cos(slant) + size
         for column, word in enumerate(column_labels)
     )
-    width = max(labels_right, left + unit * len(columns)) + MARGIN
-    width = max(width, 300.0)
-    parts = render_heading("Words", f"mean of {describe_selection(explanation, 'cross')}", width)
     matrix_width, matrix_height = unit * len(columns), unit * len(rows)
+    width = max(labels_right + MARGIN, left + matrix_width + MARGIN, 300.0)
+    parts = render_heading(title, subtitle, width)
     parts.append(f'<path class="grid" d="{box_path(left, top, matrix_width, matrix_height)}"/>')
     data = {"left": left, "top": top, "wide": unit, "high": unit}
     data_attributes = "".join(f' data-{name}="{format_number(value)}"' for name, value in data.items())
-    parts.append(f'<g class="cells"{data_attributes}>{render_cells(shaded_cells, left, top, unit, unit)}</g>')
+    cells = [
+        (row, column, min(weight, 1.0)) for row, row_weights in enumerate(weights) for column, weight in enumerate(row_weights)
+    ]
+    if tooltips:
+        drawn = "".join(
+            f'<path class="cell" fill-opacity="{format_number(weight)}" '
+            f'd="{box_path(left + unit * column, top + unit * row, unit, unit)}">'
+            f"<title>{escape_text(f'{rows[row]}: {columns[column]} {weight:.3f}')}</title></path>"
+            for row, column, weight in cells
+        )
+    else:
+        shades = ((row, column, shade) for row, column, weight in cells if (shade := round(weight * SHADE_STEPS)))
+        drawn = render_cells(shades, left, top, unit, unit)
+    parts.append(f'<g class="cells"{data_attributes}>{drawn}</g>')
     for row, word in enumerate(row_labels):
         parts.append(render_label(word, left - _LABEL_GAP, top + unit * (row + 0.5) + size * 0.35, size, anchor="end"))
     for column, word in enumerate(column_labels):
@@ -305,9 +331,7 @@ def render_word_matrix(explanation: Explanation) -> str:
         parts.append(
             render_label(word, x, y, size, attributes=f' transform="rotate(-55 {format_number(x)} {format_number(y)})"')
         )
-    counts = f"{format_count(len(rows), 'word')} of the output, one a row, attend to {format_count(len(columns), 'word')}"
-    description = f"{counts} of the source."
-    return render_drawing(width, top + matrix_height + MARGIN, "Words", description, parts)
+    return render_drawing(width, top + matrix_height + MARGIN, title, description, parts)
 
 
 # Inside one head

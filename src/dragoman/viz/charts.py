@@ -1,4 +1,4 @@
-"""Charts by matplotlib: learning curves in stacked panels, horizontal bars, and heatmaps of attention."""
+"""Charts by matplotlib: learning curves in stacked panels, and horizontal bars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dragoman.viz.svg import escape_hidden, estimate_text_width, truncate_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 
 Point = tuple[float, float]
@@ -27,12 +26,8 @@ _LINE_STYLES = ("-", "--", ":")
 _MIN_MARKER_GAP = 3.0
 _MARKER_COLOR = "#cf222e"
 _MARGIN, _ROW_HEIGHT, _LEGEND_LINE_WIDTH = 16.0, 22.0, 44.0
-_MAX_BAR_NAME_WIDTH, _MAX_TOKEN_WIDTH, _BAR_CHART_WIDTH = 260.0, 150.0, 720
-_TOKEN_ANGLE_DEGREES = 55.0
+_MAX_BAR_NAME_WIDTH, _BAR_CHART_WIDTH = 260.0, 720
 _CAPTION_LINE_HEIGHT = 18.0
-_MAX_CELL_SIZE = 28.0
-_CELL_COLOR = "#0072b2"
-_WEIGHT_LEVELS = 255
 
 
 @dataclass(frozen=True)
@@ -305,95 +300,3 @@ def render_bar_chart(groups: Sequence[BarGroup], *, title: str, x_label: str) ->
 
 def _format_bar_value(bar: Bar) -> str:
     return f"{bar.value:.2f} {escape_hidden(bar.note)}".rstrip()
-
-
-def render_attention_heatmap(
-    weights: Sequence[Sequence[float]],
-    *,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    title: str,
-    row_label: str = "target",
-    column_label: str = "source",
-) -> str:
-    """Draw `weights[row][column]`, each between 0 and 1, as an SVG in 256 shades, with the numbers as tooltips.
-
-    The labels keep SentencePiece's ▁, so that they equal the entries of the vocabulary.
-
-    Raises ValueError if sizes do not match, or if a weight is not within 1/255 of [0, 1], and MissingDependencyError without
-    matplotlib.
-    """
-    _check_weights(weights, rows, columns)
-    cell_size = max(13.0, min(_MAX_CELL_SIZE, 640 / max(len(rows), len(columns), 1)))
-    font_size = min(FONT_SIZE, cell_size - 2)
-    row_texts, column_texts = (
-        [truncate_text(token, _MAX_TOKEN_WIDTH, font_size) for token in tokens] for tokens in (rows, columns)
-    )
-    row_width, column_width = (
-        max((estimate_text_width(text, font_size) for text in texts), default=0.0) for texts in (row_texts, column_texts)
-    )
-    angle = math.radians(_TOKEN_ANGLE_DEGREES)
-    left, bottom = row_width + 2 * _ROW_HEIGHT, 2 * _ROW_HEIGHT
-    top = column_width * math.sin(angle) + 3 * _ROW_HEIGHT + _MARGIN
-    right = column_width * math.cos(angle) + 2 * _MARGIN
-    axes_width, axes_height = max(cell_size * len(columns), 1.0), max(cell_size * len(rows), 1.0)
-    width = max(left + axes_width + right, left + 160.0, min(estimate_text_width(title, TITLE_FONT_SIZE), 560.0) + 2 * _MARGIN)
-    height = axes_height + top + bottom
-    with chart_style():
-        from matplotlib.colors import ListedColormap, to_rgba
-
-        shades = ListedColormap([to_rgba(_CELL_COLOR, level / _WEIGHT_LEVELS) for level in range(_WEIGHT_LEVELS + 1)])
-        figure = _make_figure(width, height, title)
-        axes = figure.add_axes((left / width, bottom / height, axes_width / width, axes_height / height))
-        tooltips = {}
-        if rows and columns:
-            axes.pcolormesh(weights, cmap=shades, vmin=0, vmax=1, gid="cell")
-            tooltips["cell"] = [
-                f"{row_label}: {row}\n{column_label}: {column}\nweight: {weight:.3f}"
-                for row, row_weights in zip(rows, weights, strict=True)
-                for column, weight in zip(columns, row_weights, strict=True)
-            ]
-        _set_token_ticks(axes, row_texts, column_texts, font_size)
-        # The labels have fixed positions, because matplotlib lacks the fonts to measure every script.
-        axes.text(
-            _MARGIN / width,
-            1 - 2 * _ROW_HEIGHT / height,
-            f"{truncate_text(row_label, 120, FONT_SIZE)} ↓   {truncate_text(column_label, 120, FONT_SIZE)} →",
-            transform=figure.transFigure,
-        )
-        _draw_color_scale(figure, shades, (left / width, 14 / height, 110 / width, 10 / height))
-        counts = f"{format_count(len(rows), 'row')} ({row_label}), {format_count(len(columns), 'column')} ({column_label})"
-        description = f"Weights from 0 to 1: {counts}."
-        return figure_to_svg(figure, title=title, description=description, tooltips=tooltips)
-
-
-def _set_token_ticks(axes: Axes, row_texts: Sequence[str], column_texts: Sequence[str], font_size: float) -> None:
-    """Label each row at the left and each column at the top, with the first row at the top."""
-    axes.grid(visible=False)
-    axes.xaxis.tick_top()
-    axes.xaxis.set_label_position("top")
-    axes.set_xlim(0, len(column_texts) or 1)
-    axes.set_ylim(len(row_texts) or 1, 0)
-    axes.set_xticks([index + 0.5 for index in range(len(column_texts))], column_texts, fontsize=font_size)
-    for label in axes.get_xticklabels():
-        label.set(rotation=_TOKEN_ANGLE_DEGREES, rotation_mode="anchor", horizontalalignment="left")
-    axes.set_yticks([index + 0.5 for index in range(len(row_texts))], row_texts, fontsize=font_size)
-
-
-def _draw_color_scale(figure: Figure, shades: ListedColormap, rectangle: tuple[float, float, float, float]) -> None:
-    axes = figure.add_axes(rectangle)
-    axes.pcolormesh([[level / 10 for level in range(11)]], cmap=shades, vmin=0, vmax=1, gid="scale")
-    axes.set_axis_off()
-    axes.text(-0.02, 0.5, "0", transform=axes.transAxes, ha="right", va="center")
-    axes.text(1.02, 0.5, "1", transform=axes.transAxes, ha="left", va="center")
-
-
-def _check_weights(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> None:
-    if len(weights) != len(rows):
-        raise ValueError(f"rows of weights: {len(weights)}, row tokens: {len(rows)}; give equal numbers")
-    for i, row in enumerate(weights):
-        if len(row) != len(columns):
-            raise ValueError(f"weights in row {i}: {len(row)}, column tokens: {len(columns)}; give equal numbers")
-        for j, weight in enumerate(row):
-            if not -1 / _WEIGHT_LEVELS <= weight <= 1 + 1 / _WEIGHT_LEVELS:
-                raise ValueError(f"weight in row {i}, column {j}: {weight} is not between 0 and 1; give probabilities")
