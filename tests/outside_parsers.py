@@ -205,7 +205,7 @@ QT = '<TS version="2.1"><context><name>c</name><message><source>w{}</source><tra
 TMX = '<tmx version="1.4"><header srclang="en"/><body><tu><tuv xml:lang="en"><seg>w{}</seg></tuv></tu></body></tmx>'
 # A text inside a file of each format; each format is also read with the text as its whole content.
 INSIDE: dict[str, Sequence[Wrap]] = {
-    ".po": [lambda text: f'msgid {json.dumps(text)}\nmsgstr ""\n'],
+    ".po": [lambda text: f'msgid {json.dumps(text, ensure_ascii=False)}\nmsgstr ""\n'],
     ".xlf": [lambda text: XLIFF.format(escape(text)), lambda text: XLIFF.format(text)],
     ".sdlxliff": [lambda text: SDLXLIFF.format(escape(text)), lambda text: SDLXLIFF.format(text)],
     ".tmx": [lambda text: TMX.format(escape(text))],

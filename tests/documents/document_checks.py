@@ -1,12 +1,12 @@
-"""Checks that hold for documents of every format."""
+"""Laws that documents of every format obey, and a function in place of a model."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dragoman.data.tokenization.subword_sampling import METASPACE
-from dragoman.documents.document import Document, Unit, UnitTranslation, write_document
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, check_written, write_document
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import TranslateLines
 
@@ -19,26 +19,62 @@ def make_pseudo_translation(unit: Unit) -> str:
     return f"⟦{unit.source}{tail if unit.markup == 'xml' else html.unescape(tail)}⟧"
 
 
-def check_document(parse: Parse, content: bytes, *, is_bilingual: bool) -> Document:
+def check_document(parse: Parse, content: bytes) -> Document:
     """Return the document. Check that it stays without translations, and that pseudo-translations are read again exactly."""
     document = parse(content)
     assert write_document(document, {}) == content
     texts = {unit.id: make_pseudo_translation(unit) for unit in document.units if unit.state != "locked"}
     assert texts
     written = write_document(document, {name: UnitTranslation(text) for name, text in texts.items()})
-    assert _read_texts(parse, written, is_bilingual=is_bilingual) == texts
+    assert _read_texts(parse, written) == texts
     again = parse(written)
     repeated = write_document(again, {name: UnitTranslation(text) for name, text in texts.items()})
     assert repeated == written, "a second run changes nothing"
     name = next(iter(texts))
     first = write_document(document, {name: UnitTranslation(texts[name])})
-    before = _read_texts(parse, content, is_bilingual=is_bilingual)
-    assert _read_texts(parse, first, is_bilingual=is_bilingual) == {**before, name: texts[name]}
+    before = _read_texts(parse, content)
+    assert _read_texts(parse, first) == {**before, name: texts[name]}
     return document
 
 
-def _read_texts(parse: Parse, content: bytes, *, is_bilingual: bool) -> dict[str, str]:
-    return {unit.id: unit.target if is_bilingual else unit.source for unit in parse(content).units if unit.state != "locked"}
+def _read_texts(parse: Parse, content: bytes) -> dict[str, str]:
+    document = parse(content)
+    return {unit.id: unit.target if document.is_bilingual else unit.source for unit in document.units if unit.state != "locked"}
+
+
+def pseudo_translate(text: str) -> str:
+    """Return a longer text with other letters, quotes and marks, and the same line breaks at its ends."""
+    body = text.strip("\n")
+    head, _, tail = text.partition(body) if body else (text, "", "")
+    return f"{head}Ŧḗẋŧ „{body}“ ‏שלום 🐉{tail}"
+
+
+def check_laws(parse: Parse, content: bytes, translate: Callable[[str], str] = pseudo_translate) -> Document:
+    """Check that no change gives the same bytes, and that a translation reads as written, with nothing else changed."""
+    document = parse(content)
+    assert write_document(document, {}) == content
+    texts = {unit.id: UnitTranslation(unit.source) for unit in document.units if unit.state != "locked"}
+    check_written(document, texts, write_document(document, texts), parse)
+    units = [unit for unit in document.units if unit.state != "locked"]
+    assert len({unit.id for unit in document.units}) == len(document.units)
+    translations = {unit.id: UnitTranslation(translate(unit.source)) for unit in units}
+    written = write_document(document, translations)
+    check_written(document, translations, written, parse)
+    check_outside(document, translations, content, written)
+    return document
+
+
+def check_outside(document: Document, translations: Mapping[str, UnitTranslation], content: bytes, written: bytes) -> None:
+    """Check that the bytes between the edits are those of the original, in order."""
+    edits = [
+        edit for unit in document.units if unit.id in translations for edit in document.make_edits(unit, translations[unit.id])
+    ]
+    edits += document.make_document_edits(translations, "")
+    position = written_position = 0
+    for edit in sorted([*edits, Edit(len(content), len(content), b"")], key=lambda edit: (edit.start, edit.end)):
+        kept = content[position : edit.start]
+        assert written[written_position : written_position + len(kept)] == kept
+        position, written_position = edit.end, written_position + len(kept) + len(edit.content)
 
 
 def make_stub(change: Callable[[str], str]) -> TranslateLines:

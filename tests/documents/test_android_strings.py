@@ -36,7 +36,7 @@ def make_string(value: str) -> bytes:
 
 
 def test_strings_are_read() -> None:
-    document = check_document(parse_android_strings, RESOURCES, is_bilingual=False)
+    document = check_document(parse_android_strings, RESOURCES)
     assert {unit.id: (unit.source, unit.markup) for unit in document.units} == {
         "hello": ('Hello, <g1>big</g1> world\nA it\'s "new" @home', "xml"),
         "kept": ("  two  spaces  ", "none"),
@@ -86,7 +86,7 @@ def test_entities_stay_references() -> None:
         b'<!DOCTYPE resources [<!ENTITY app "Tool"><!ENTITY url "https://a.org/">]>\n'
         b'<resources><string name="a">&app; opens &url; &amp; more</string><string name="b">&app;</string></resources>'
     )
-    document = check_document(parse_android_strings, content, is_bilingual=False)
+    document = check_document(parse_android_strings, content)
     unit = document.units[0]
     assert unit.source == "<x1/> opens <x2/> &amp; more"
     written = write_document(document, {unit.id: UnitTranslation("<x2/> &amp; mehr: <x1/>")})

@@ -6,8 +6,7 @@ import csv
 import io
 
 import pytest
-from document_checks import check_document
-from document_laws import check_laws
+from document_checks import check_document, check_laws
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +19,7 @@ FILE = 'id,text,note\r\ngreeting,"Hello, you",a note\r\nfarewell,"Say ""bye""\nn
 
 
 def test_cells_have_the_names_of_column_and_row() -> None:
-    document = check_document(parse_csv, FILE.encode(), is_bilingual=False)
+    document = check_document(parse_csv, FILE.encode())
     texts = [unit for unit in document.units if unit.key.startswith("text.")]
     assert [(unit.key, unit.source) for unit in texts] == [
         ("text.greeting", "Hello, you"), ("text.farewell", 'Say "bye"\nnow'), ("text.last", "Simple"),
@@ -35,7 +34,7 @@ def test_cells_have_the_names_of_column_and_row() -> None:
 
 def test_cells_of_columns_with_keys_stay() -> None:
     content = b"Key,en,String_ID\nwelcome,Welcome,a b\nk2,Good day,c\n"
-    document = check_document(parse_csv, content, is_bilingual=False)
+    document = check_document(parse_csv, content)
     assert [unit.source for unit in document.units] == ["Welcome", "Good day"]
 
 

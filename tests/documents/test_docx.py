@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from document_checks import check_document
-from zip_files import W, check_other_members, make_docx, make_package, read_members
+from zip_files import W, check_other_members, make_docx, read_members
 
 from dragoman.documents.document import UnitTranslation, UnwritableUnitsError, check_written, write_document
 from dragoman.documents.docx import parse_docx
-from expected_errors import raises_code
 
 BOLD = "<w:rPr><w:b/></w:rPr>"
 
@@ -87,7 +86,7 @@ def test_paragraph_is_read_and_written(subtests: pytest.Subtests) -> None:
     for name in PARAGRAPHS:
         with subtests.test(name=name):
             paragraph, source = PARAGRAPHS[name]
-            document = check_document(parse_docx, make_docx(f"<w:p>{paragraph}</w:p>"), is_bilingual=False)
+            document = check_document(parse_docx, make_docx(f"<w:p>{paragraph}</w:p>"))
             assert [unit.source for unit in document.units] == source.split("|")
 
 
@@ -135,7 +134,7 @@ def test_code_is_kept(paragraph: str, sources: list[str]) -> None:
     content = make_styled_docx(body)
     assert [unit.source for unit in parse_docx(content).units] == [*sources, "End"]
     if "- 1" not in paragraph:  # a pseudo-translation has words outside, so the run would be code
-        check_document(parse_docx, content, is_bilingual=False)
+        check_document(parse_docx, content)
 
 
 def test_runs_of_code_become_one_run() -> None:
@@ -151,7 +150,7 @@ def test_monospaced_text_in_a_monospaced_document_is_translated() -> None:
 def test_text_box_is_translated_in_its_place() -> None:
     box = f"<w:r><w:pict><w:txbxContent><w:p>{run('Box text')}</w:p></w:txbxContent></w:pict></w:r>"
     body = f"<w:p>{run('Before')}{box}{run(' after')}</w:p>"
-    check_document(parse_docx, make_docx(body), is_bilingual=False)
+    check_document(parse_docx, make_docx(body))
     assert read_sources(body) == ["Before<x1/> after", "Box text"]
     assert translate(body, "Nach<x1/>", "Kasten") == f"<w:p>{run('Nach')}{box.replace('Box text', 'Kasten')}</w:p>"
 
@@ -159,7 +158,7 @@ def test_text_box_is_translated_in_its_place() -> None:
 def test_table_of_contents_keeps_its_field() -> None:
     start, _, end = field("TOC", "|").partition("|")
     body = f"<w:p>{start}{run('Chapter')}</w:p><w:p>{run('Second')}{end}</w:p>"
-    check_document(parse_docx, make_docx(body), is_bilingual=False)
+    check_document(parse_docx, make_docx(body))
     written = translate(body, parse_docx(make_docx(body)).units[0].source.replace("Chapter", "Kapitel"))
     assert written == body.replace("Chapter", "Kapitel")
 
@@ -170,14 +169,9 @@ def test_all_parts_with_texts_are_translated() -> None:
         for name in ("header", "footer", "footnotes", "endnotes", "comments", "styles")
     }
     content = make_docx(f"<w:p>{run('Body')}</w:p>", parts)
-    document = check_document(parse_docx, content, is_bilingual=False)
+    document = check_document(parse_docx, content)
     assert [unit.source for unit in document.units] == ["Body", "header", "footer", "footnotes", "endnotes", "comments"]
     check_other_members(parse_docx, content, {"word/document.xml", *parts} - {"word/styles1.xml"})
-
-
-def test_document_of_another_kind_is_refused() -> None:
-    with raises_code("unknown-format"):
-        parse_docx(make_package({"xl/workbook.xml": ("spreadsheetml.sheet.main", "<a/>")}))
 
 
 def test_same_tags_prove_that_no_paragraph_is_lost() -> None:

@@ -14,7 +14,7 @@ from dragoman.documents.command import translate_file
 from dragoman.documents.document import Document, Unit, UnitTranslation, write_document
 from dragoman.documents.earlier_output import match_texts
 from dragoman.documents.formats import get_parser, parse_document
-from dragoman.documents.translate_document import DocumentOptions, check_document, translate_document
+from dragoman.documents.translate_document import DocumentOptions, translate_document
 from dragoman.errors import DataError
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest
@@ -111,20 +111,6 @@ def test_paragraphs_are_kept_by_their_source_if_the_original_is_known() -> None:
     assert written == "T(A new text.)\n\nZwei Texte.\n\nEin Text.\n"
     with raises_code("length-mismatch", "2 texts", "3"):
         match_texts(read("a.md", source), read("a.md", "Ein Text.\n\nZwei Texte.\n"))
-
-
-def test_keys_that_are_gone_are_named() -> None:
-    earlier = match_texts(read("a.json", '{"a": "One text"}'), read("a.json", '{"a": "Ein Text", "b": "Rest"}'))
-    assert earlier.unused == ["b"]
-
-
-def test_check_compares_with_the_source() -> None:
-    results = check_document(
-        read("a.json", '{"a": "von Hand", "b": "May 18"}'),
-        DocumentOptions("en", "de"),
-        read("a.json", '{"a": "May 17, 2031", "b": "In {n} days"}'),
-    )
-    assert [(result.unit.key, "variables" in result.flags) for result in results] == [("a", False), ("b", True)]
 
 
 # The command

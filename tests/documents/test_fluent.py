@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from document_checks import check_document, make_stub
 
-from dragoman.documents.document import UnitTranslation, add_plural_forms, check_written, write_document
+from dragoman.documents.document import UnitTranslation, add_plural_forms, write_document
 from dragoman.documents.fluent import parse_ftl
 from dragoman.documents.reading import ended_by
 from dragoman.documents.translate_document import DocumentOptions, translate_document
@@ -42,7 +42,7 @@ key = Press { "}" } now
 
 
 def test_patterns_and_variants_are_texts() -> None:
-    document = check_document(parse_ftl, FILE.encode(), is_bilingual=False)
+    document = check_document(parse_ftl, FILE.encode())
     assert [(unit.key, unit.source) for unit in document.units] == [
         ("-brand", "Firefox"),
         ("hello", "Hello, { $user }!"),
@@ -94,12 +94,6 @@ def test_line_that_would_be_syntax_is_a_placeable() -> None:
     translations = {"0": UnitTranslation("One\n[two]\n.three\n*four"), "1": UnitTranslation("[x] y")}
     written = write_document(document, translations).decode()
     assert written == 'a = One\n    {"["}two]\n    {"."}three\n    {"*"}four\nb = [x] y\n'
-
-
-def test_written_texts_are_read_again() -> None:
-    document = parse_ftl(FILE.encode())
-    translations = {unit.id: UnitTranslation(f"{unit.source} mehr\nund mehr") for unit in document.units}
-    check_written(document, translations, write_document(document, translations), parse_ftl)
 
 
 def test_attributes_of_terms_stay() -> None:
@@ -202,13 +196,6 @@ def test_sentences_have_the_results_of_the_original(newline: str) -> None:
         assert list_results(document.content) == original
         translations = {unit.id: UnitTranslation(unit.source) for unit in document.units}
         assert list_results(write_document(document, translations)) == original
-
-
-def test_sentences_are_translated_as_wholes() -> None:
-    options = DocumentOptions("en", "pl")
-    document = parse_ftl(MIXED.encode())
-    result = translate_document(document, parse_ftl, make_stub(lambda text: text.replace("You have", "Masz")), options)
-    assert "[many] Masz { $n } messages in { $folder }." in result.content.decode()
 
 
 def test_forms_are_translated_with_their_numbers() -> None:

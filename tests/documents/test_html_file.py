@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import html
-from itertools import pairwise
 
 import pytest
-from document_laws import check_laws
+from document_checks import check_laws
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,39 +145,6 @@ def test_template_is_refused_with_its_line(page: str, code: str) -> None:
     with pytest.raises(DataError, match="line 2: ") as caught:
         html_file.parse(page.encode())
     assert repr(code) in str(caught.value)
-
-
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                "<",
-                ">",
-                "&",
-                "&am",
-                "&#3",
-                ";",
-                "a",
-                " ",
-                "\n",
-                "<p>",
-                "</p",
-                "<!--",
-                "-->",
-                "<script>",
-                "</script>",
-                "<a b='",
-                "'",
-            ]
-        )
-    )
-)
-def test_tokens_follow_each_other_through_the_text(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    tokens = list(html_file._iter_tokens(text))
-    assert "".join(text[token.start : token.end] for token in tokens) == text
-    kinds = [token.kind for token in tokens]
-    assert not any(before == after == "text" for before, after in pairwise(kinds))
 
 
 @pytest.mark.parametrize(

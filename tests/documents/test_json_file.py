@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from document_laws import check_laws
+from document_checks import check_laws
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -208,12 +208,3 @@ def test_metadata_of_odt_states_the_new_language() -> None:
     for language, expected in (("en-US", "ar"), ("fr-FR", "fr-FR")):
         members = {**read_members(content), "meta.xml": f"{meta.format(language)}</office:document-meta>".encode()}
         assert f"<dc:language>{expected}<" in translate("a.odt", make_zip(members), "en", "ar", "نص")
-
-
-def test_catalog_in_the_language_of_its_sources_becomes_one_of_the_target() -> None:
-    header = 'msgid ""\nmsgstr ""\n"Language: {}\\n"\n"Plural-Forms: nplurals={};\\n"\n'
-    content = header.format("en_US", "2; plural=(n != 1)") + '\nmsgid "Red"\nmsgstr ""\n'
-    result = translate_document(
-        parse_document("a.po", content.encode()), get_parser("a.po"), make_stub(str.upper), DocumentOptions("en", "ja")
-    )
-    assert result.content.decode().startswith(header.format("ja", "1; plural=(0)"))

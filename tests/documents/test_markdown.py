@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from document_checks import make_stub
-from document_laws import check_laws
+from document_checks import check_laws, make_stub
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 

@@ -133,7 +133,7 @@ def translate(document: Document) -> bytes:
 
 
 def test_texts_of_restructured_text() -> None:
-    document = check_document(parse_rst, RST, is_bilingual=False)
+    document = check_document(parse_rst, RST)
     assert list_sources(document) == [
         "Title",
         "Some <g1>words</g1>, <x2/> and <g3>a link</g3> of <g4>Second Part</g4> and <g5>text</g5>, not <x6/>",
@@ -240,7 +240,7 @@ def test_asciidoctor_reads_the_same_structure(tmp_path: Path) -> None:
 
 
 def test_texts_of_docbook() -> None:
-    document = check_document(parse_xml, DOCBOOK, is_bilingual=False)
+    document = check_document(parse_xml, DOCBOOK)
     assert list_sources(document) == ["Title", "Some <g1>words</g1> and <x2/> <x3/> behind.", "item", "cell"]
     assert (document.source_language, document.skipped) == ("en", {"terms of the index": 1})
     assert b'xml:lang="de"' in translate(document)

@@ -52,7 +52,7 @@ PARAGRAPHS = {
 def test_paragraph_is_read_and_written(name: str) -> None:
     body, source, markup = PARAGRAPHS[name]
     content = make_odt(f"<text:p>{body}</text:p>")
-    document = check_document(parse_odt, content, is_bilingual=False)
+    document = check_document(parse_odt, content)
     assert (document.units[0].source, document.units[0].markup) == (source, markup)
     assert [unit.source for unit in document.units[1:]] == (["A note."] if NOTE in body else [])
 
@@ -85,7 +85,7 @@ def test_alternative_texts_are_translated(kind: str) -> None:
     body = (
         f"<text:p>One {frame} two</text:p>{make_frame()}<text:p>{make_frame()}</text:p><svg:title {DRAWING}>a.png</svg:title>"
     )
-    document = check_document(parse, make_odt(body, mimetype=kind), is_bilingual=False)
+    document = check_document(parse, make_odt(body, mimetype=kind))
     assert [unit.source for unit in document.units] == ["One <x1/> two", "Inside", *titles * 3]
     assert not document.skipped
 
@@ -93,7 +93,7 @@ def test_alternative_texts_are_translated(kind: str) -> None:
 def test_headings_and_headers_are_translated_and_deleted_texts_are_not() -> None:
     body = "<text:tracked-changes><text:p>Deleted</text:p></text:tracked-changes><text:h>Title</text:h><text:p> - 1 -</text:p>"
     content = make_odt(body, "<text:p>Header</text:p>")
-    document = check_document(parse_odt, content, is_bilingual=False)
+    document = check_document(parse_odt, content)
     assert [(unit.id, unit.source) for unit in document.units] == [("content.xml/1", "Title"), ("styles.xml/1", "Header")]
     check_other_members(parse_odt, content, {"content.xml", "styles.xml"})
 
@@ -117,7 +117,7 @@ def test_code_is_kept() -> None:
     body += f'<text:p text:style-name="Play">He {span("T1", "runs")}</text:p>'
     # In the headers, T1 is another style.
     content = make_odt(body, style("text", "T1", "", "Arial") + common.format(f"Head {span('T1', 'er')}"))
-    document = check_document(parse_odt, content, is_bilingual=False)
+    document = check_document(parse_odt, content)
     assert [unit.source for unit in document.units] == [
         "Call <x1/><x2/> now",
         "Call <x1/> now",
@@ -134,9 +134,6 @@ def test_code_is_kept() -> None:
         (make_odt("", manifest="<manifest:encryption-data/>"), "invalid-format"),
         (make_odt("", manifest="<x:y/><manifest:encryption-data/>"), "invalid-format"),
         (make_odt("", mimetype="spreadsheet"), "unknown-format"),
-        (make_odt("<text:p>"), "invalid-format"),
-        (make_zip({"content.xml": "<a/>"}), "unknown-format"),
-        (make_odt("")[:-30], "invalid-format"),
     ],
 )
 def test_other_files_are_refused(content: bytes, code: str) -> None:
@@ -147,7 +144,7 @@ def test_other_files_are_refused(content: bytes, code: str) -> None:
 def test_prefix_without_a_name_in_the_manifest_is_allowed() -> None:
     """Templates of letters of LibreOffice 7.4 have such manifests, and LibreOffice opens them."""
     content = make_odt("<text:p>One word</text:p>", manifest="<x:y/>")
-    check_document(parse_odt, content, is_bilingual=False)
+    check_document(parse_odt, content)
 
 
 TABLE = 'xmlns:table="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'
@@ -172,7 +169,7 @@ def test_cells_are_translated_and_compared_texts_stay() -> None:
     more += '<table:filter-condition table:value="Blue"/>'
     more += '<table:condition table:value="begins-with(&quot;old&quot;)"/>'
     content = make_ods(cells, more)
-    document = check_document(parse_ods, content, is_bilingual=False)
+    document = check_document(parse_ods, content)
     assert [unit.source for unit in document.units] == [
         "The <g1>red</g1> house", "Cell", "A note", "Second line", "3.5 kg", "Page",
     ]  # fmt: skip

@@ -93,7 +93,7 @@ def test_texts_around_cells_are_translated() -> None:
         "xl/charts/chart1.xml": CHART,
         **CORE_PART,
     }
-    document = check_document(parse_xlsx, make_xlsx([], sheet, parts), is_bilingual=False)
+    document = check_document(parse_xlsx, make_xlsx([], sheet, parts))
     assert [unit.source for unit in document.units] == [
         "<br1/>Left side<br2/><x3/><x4/>Page <x5/>", "A note", "Prompt title", 'A "prompt"', "An error", "A box", "Chart title",
         "A cat", "Book title",
@@ -113,7 +113,7 @@ def test_alternative_texts_of_word() -> None:
         '<w:sdt><w:sdtPr><w:dropDownList><w:listItem w:displayText="One"/></w:dropDownList></w:sdtPr></w:sdt>'
     )
     parts = {"word/charts/chart1.xml": CHART, **CORE_PART}
-    document = check_document(parse_docx, make_docx(body, parts), is_bilingual=False)
+    document = check_document(parse_docx, make_docx(body, parts))
     assert [unit.source for unit in document.units] == [
         "See <x1/> there", "A cat", "Cats", "A cat", "Cats", "<g1><x2/>In a change</g1>", "Chart title", "Book title",
     ]  # fmt: skip
@@ -141,7 +141,7 @@ def test_layouts_comments_and_alternative_texts_of_powerpoint() -> None:
             "ppt/comments/modern1.xml": ("ms-powerpoint.comments", make_part("", "Reply")[1].replace("cNvPr", "id")),
         }
     )
-    document = check_document(parse_pptx, content, is_bilingual=False)
+    document = check_document(parse_pptx, content)
     assert [unit.source for unit in document.units] == [
         "Slide", "Layout", "Chart title", "Reply", "Slide picture", "Layout picture", "A comment"
     ]  # fmt: skip
@@ -166,5 +166,5 @@ def test_texts_of_diagrams_and_their_shapes_are_translated() -> None:
         (parse_xlsx, make_xlsx([], "", parts)),
         (parse_pptx, presentation),
     ):
-        document = check_document(parse, content, is_bilingual=False)
+        document = check_document(parse, content)
         assert [unit.source for unit in document.units] == ["A step", "A step"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from document_laws import check_laws
+from document_checks import check_laws
 from hypothesis import given
 from hypothesis import strategies as st
 

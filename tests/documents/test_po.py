@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polib
 import pytest
-from document_laws import check_laws
+from document_checks import check_laws
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from document_checks import check_document
-from zip_files import check_other_members, make_docx, make_package, read_members
+from zip_files import check_other_members, make_package, read_members
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.pptx import parse_pptx
-from expected_errors import raises_code
 
 A = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
 SLIDE, NOTES = "ppt/slides/slide1.xml", "ppt/notesSlides/notesSlide1.xml"
@@ -35,7 +34,7 @@ def test_slides_and_notes_are_translated() -> None:
     runs = [run("A ", PLAIN), run("bo", BOLD), run("ld", BOLD.replace("US", "GB")), run(" word"), "<a:br/>", run("next")]
     body = f"<a:p><a:pPr lvl='1'/>{''.join(runs)}<a:endParaRPr/></a:p>"
     content = make_pptx(body)
-    document = check_document(parse_pptx, content, is_bilingual=False)
+    document = check_document(parse_pptx, content)
     assert [unit.source for unit in document.units] == ["A <g1>bold</g1> word<br2/>next", "Say hello", "Master"]
     check_other_members(parse_pptx, content, {SLIDE, NOTES, MASTER})
     written = write_document(document, {document.units[0].id: UnitTranslation("Ein<br2/><g1>fettes</g1> ")})
@@ -48,17 +47,12 @@ def test_slides_and_notes_are_translated() -> None:
 def test_slide_number_is_kept() -> None:
     number = "<a:fld id='{1}' type='slidenum'><a:rPr/><a:t>page 3</a:t></a:fld>"
     body = f"<a:p>{number}</a:p><a:p>{run('Slide ')}{number}{run(' of us')}</a:p>"
-    document = check_document(parse_pptx, make_pptx(body), is_bilingual=False)
+    document = check_document(parse_pptx, make_pptx(body))
     assert document.units[0].source == "Slide <x1/> of us"
 
 
 def test_monospaced_run_beside_words_is_kept() -> None:
     mono = "<a:rPr b='1'><a:latin typeface='Consolas'/></a:rPr>"
     body = f"<a:p>{run('Call ')}{run('f(x)', mono)}{run(' now')}</a:p><a:p>{run('Whole text', mono)}</a:p>"
-    document = check_document(parse_pptx, make_pptx(body), is_bilingual=False)
+    document = check_document(parse_pptx, make_pptx(body))
     assert [unit.source for unit in document.units[:2]] == ["Call <x1/> now", "Whole text"]
-
-
-def test_document_of_another_kind_is_refused() -> None:
-    with raises_code("unknown-format"):
-        parse_pptx(make_docx(""))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from document_checks import check_document
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.qt_ts import parse_qt_ts
-from expected_errors import raises_code
 
 TS = """<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE TS>
@@ -41,7 +39,7 @@ TS = """<?xml version="1.0" encoding="utf-8"?>
 
 
 def test_messages_are_read() -> None:
-    document = check_document(parse_qt_ts, TS, is_bilingual=True)
+    document = check_document(parse_qt_ts, TS)
     assert (document.source_language, document.target_language) == ("en", "ru_RU")
     assert [(unit.id, unit.source, unit.target, unit.state) for unit in document.units] == [
         ("Window/Open &file/menu", "Open &file", "", "untranslated"),
@@ -77,9 +75,3 @@ def test_numerus_forms_share_a_state() -> None:
     expected = expected.replace(b"<numerusform></numerusform>", b"<numerusform>%n 1</numerusform>")
     expected = expected.replace(b"<numerusform/>", b"<numerusform>%n 2</numerusform>")
     assert written == expected.replace(b"ru_RU", b"uk")
-
-
-@pytest.mark.parametrize("content", [b"<tmx/>", TS[:-8], b""])
-def test_other_files_are_refused(content: bytes) -> None:
-    with raises_code("invalid-format"):
-        parse_qt_ts(content)

@@ -11,10 +11,14 @@ from dragoman.documents.android_strings import parse_android_strings
 from dragoman.documents.csv_file import parse_csv
 from dragoman.documents.fluent import parse_ftl
 from dragoman.documents.properties import parse_properties, parse_strings
+from dragoman.documents.qt_ts import parse_qt_ts
+from dragoman.documents.resx import parse_resx
 from dragoman.documents.stringsdict import parse_stringsdict
 from dragoman.documents.substation import parse_ass
 from dragoman.documents.subtitles import parse_srt, parse_vtt
+from dragoman.documents.tmx_document import parse_tmx
 from dragoman.documents.xcstrings import parse_xcstrings
+from dragoman.documents.xliff_document import parse_xliff
 from expected_errors import raises_code
 
 EVENTS = b"[Events]\nFormat: Start, End, Text\n"
@@ -47,13 +51,20 @@ INVALID_FORMAT: dict[Parse, tuple[bytes, ...]] = {
     parse_csv: (b"", b"\n", b'a,b\n"one"two,x\n', b"a" + b"," * 10_000),
     parse_ftl: (b"", b"# only a comment\n", b"no entry here\n", b"a = b\n}\n"),
     parse_properties: (b"= value", b"a\0b"),
+    parse_qt_ts: (b"<tmx/>",),
+    parse_resx: (b"<resources/>",),
     parse_srt: (b"", b"a text\n"),
     parse_strings: (b"", b'"a" = "b"'),
     parse_stringsdict: (b"<plist><dict><key>a</key><string>b</string></dict></plist>", b"<a/>"),
+    parse_tmx: (
+        b"<xliff/>",
+        b'<tmx><header srclang="en"/><body><tu><tuv xml:lang="fr"/><tuv xml:lang="de"/></tu></body></tmx>',
+    ),
     parse_vtt: (SRT.encode(),),
     parse_xcstrings: (
         b'{"a": "b"}', b'{"sourceLanguage": "en"}', b"[]", b'{"sourceLanguage": "en", "strings": {', b"{" * 300,
     ),
+    parse_xliff: (b"<tmx/>",),
 }  # fmt: skip
 INVALID_ENCODING: dict[Parse, tuple[bytes, ...]] = {
     html_file.parse: (b"<html>\xff", b'<meta charset="hex"><p>a', b'<meta charset="rot13"><p>text</p>'),

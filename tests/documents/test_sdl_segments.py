@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from document_laws import check_laws
+from document_checks import check_laws
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.translation_memory import MemoryMatch

@@ -35,7 +35,7 @@ FILE = b"""<?xml version="1.0" encoding="UTF-8"?>
 
 
 def test_forms_and_formats_are_texts() -> None:
-    document = check_document(parse_stringsdict, FILE, is_bilingual=False)
+    document = check_document(parse_stringsdict, FILE)
     assert [(unit.source, unit.plural_form) for unit in document.units] == [
         ("%#@files@ in %#@places@", ""), ("%d file & more", "one"), ("%d files & more", "other"),
     ]  # fmt: skip

@@ -8,8 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from document_checks import make_stub
-from document_laws import check_laws
+from document_checks import check_laws, make_stub
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.substation import parse_ass

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from document_checks import Parse, make_stub
-from document_laws import check_laws
+from document_checks import Parse, check_laws, make_stub
 from hypothesis import given
 from hypothesis import strategies as st
 

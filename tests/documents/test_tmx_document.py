@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from document_checks import check_document
 
 from dragoman.documents.document import UnitTranslation, write_document
@@ -30,7 +29,7 @@ MONOLINGUAL = f'{START}<tu>\n  <tuv xml:lang="en"><seg>New</seg></tuv>\n</tu></b
 
 
 def test_units_are_read() -> None:
-    document = check_document(parse_tmx, TMX, is_bilingual=True)
+    document = check_document(parse_tmx, TMX)
     assert (document.source_language, document.target_language) == ("en", "de")
     assert [(unit.id, unit.source, unit.target, unit.state) for unit in document.units] == [
         ("a", "Open <g1>the</g1> <g2>file</g2><x3/>", "Öffne", "fuzzy"),
@@ -57,11 +56,3 @@ def test_language_of_a_monolingual_memory_is_needed() -> None:
         write_document(document, {"1": UnitTranslation("Neu")})
     written = write_document(document, {"1": UnitTranslation("Neu")}, "de")
     assert written == MONOLINGUAL.replace(b"</tuv>", b'</tuv>\n  <tuv xml:lang="de"><seg>Neu</seg></tuv>')
-
-
-@pytest.mark.parametrize(
-    "content", [b"<xliff/>", TMX[:-4], b"", TMX.replace(b'xml:lang="de" creationid="anna"', b'xml:lang="fr"')]
-)
-def test_other_files_are_refused(content: bytes) -> None:
-    with raises_code("invalid-format"):
-        parse_tmx(content)

@@ -222,24 +222,6 @@ def test_check_reads_present_translations() -> None:
     assert [(result.text, result.flags) for result in results] == [("Zwei", ("printf",)), ("Alt", ())]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "code"),
-    [
-        ("a.xyz", b"text", "unknown-format"),
-        ("noending", b"text", "unknown-format"),
-        ("a.txt", b"PK\x03\x04", "invalid-format"),
-        ("a.docx", b"\xd0\xcf\x11\xe0", "invalid-format"),
-        ("a.po", b"<html>", "invalid-format"),
-        ("a.html", b"%PDF-1.7", "invalid-format"),
-        ("a.json", b"a: b", "invalid-format"),
-    ],
-)
-def test_wrong_content_for_a_name_is_refused(name: str, content: bytes, code: str) -> None:
-    with raises_code(code) as caught:
-        parse_document(name, content)
-    assert str(caught.value).startswith(f"{name}: ")
-
-
 def test_each_ending_has_a_parser() -> None:
     parsers: list[Callable[[bytes], Document]] = [get_parser(f"file{suffix}") for suffix in SUFFIXES]
     assert all(map(callable, parsers))

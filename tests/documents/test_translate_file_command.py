@@ -12,7 +12,6 @@ from pathlib import Path
 import polib
 import pytest
 from click.testing import CliRunner, Result
-from zip_files import make_package
 
 import dragoman
 from dragoman.documents.command import translate_file
@@ -63,13 +62,6 @@ def test_translation_is_written_beside_the_file(bundle: Path, tmp_path: Path) ->
     assert (tmp_path / "a.de.txt").read_text(encoding="utf-8").endswith("\n")
 
 
-def test_memory_is_taken_first(bundle: Path, catalog: Path, tmp_path: Path) -> None:
-    (tmp_path / "memory.tsv").write_text("one two red\taus dem Speicher\n", encoding="utf-8")
-    assert run(bundle, catalog, "--memory", tmp_path / "memory.tsv").exit_code == 0
-    entry = polib.pofile(str(tmp_path / "a.de.po")).find("one two red")
-    assert (entry.msgstr, entry.fuzzy) == ("aus dem Speicher", False)
-
-
 def test_similar_texts_of_the_memory_are_marked_for_review(bundle: Path, catalog: Path, tmp_path: Path) -> None:
     (tmp_path / "memory.tsv").write_text("one two reds\taus dem Speicher\n", encoding="utf-8")
     result = run(bundle, catalog, "--memory", tmp_path / "memory.tsv", "--fuzzy", "0.85", "--accept", "--json")
@@ -110,40 +102,6 @@ def test_refused_file_leaves_the_others(bundle: Path, catalog: Path, tmp_path: P
     reports = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     assert [report.get("code") for report in reports] == ["invalid-format", "file-not-found", None]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.po"]
-
-
-def test_each_file_has_its_own_outcome(bundle: Path, catalog: Path, tmp_path: Path) -> None:
-    files = {
-        "signed.docx": make_package(
-            {"word/document.xml": ("wordprocessingml.document.main", "<w:document/>")}, {"_xmlsignatures/a.xml": b"<a/>"}
-        ),
-        "password.docx": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500),
-        "picture.txt": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
-        "existing.txt": b"one two\n",
-    }
-    output = tmp_path / "out"
-    output.mkdir()
-    (output / "existing.txt").write_text("kept", encoding="utf-8")
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    result = run(bundle, *(tmp_path / name for name in files), catalog, "-o", output, "--json")
-    assert result.exit_code == 4
-    assert "Traceback" not in result.output
-    reports = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-    assert [(Path(report["file"]).name, report.get("code")) for report in reports] == [
-        ("signed.docx", "invalid-format"),
-        ("password.docx", "invalid-format"),
-        ("picture.txt", "invalid-format"),
-        ("existing.txt", "output-exists"),
-        ("a.po", None),
-    ]
-    words = ("has a digital signature", "is protected by a password", "is a PNG picture", "exists already")
-    for report, word in zip(reports[:4], words, strict=True):
-        assert word in report["error"]
-        assert "\n" not in report["error"]
-    assert sorted(path.name for path in output.iterdir()) == ["a.po", "existing.txt"]
-    assert (output / "existing.txt").read_text(encoding="utf-8") == "kept"
-    assert {name: (tmp_path / name).read_bytes() for name in files} == files
 
 
 def test_output_folder_that_is_a_file_is_one_line(bundle: Path, catalog: Path, tmp_path: Path) -> None:

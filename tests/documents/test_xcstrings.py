@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from document_checks import make_stub
-from document_laws import check_laws
+from document_checks import check_laws, make_stub
 
 from dragoman.documents.document import add_plural_forms, write_document
 from dragoman.documents.translate_document import DocumentOptions, translate_document

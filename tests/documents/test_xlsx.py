@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from document_checks import check_document
-from zip_files import check_other_members, make_docx, make_package, read_members
+from zip_files import check_other_members, make_package, read_members
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.xlsx import parse_xlsx
-from expected_errors import raises_code
 
 S = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 STRINGS, SHEET = "xl/sharedStrings.xml", "xl/worksheets/sheet1.xml"
@@ -28,7 +27,7 @@ XLSX = make_package(
 
 
 def test_texts_of_cells_are_translated() -> None:
-    document = check_document(parse_xlsx, XLSX, is_bilingual=False)
+    document = check_document(parse_xlsx, XLSX)
     assert [unit.source for unit in document.units] == ["Hello & you", "A <g1>bold</g1> word", "東京", "Inline"]
     check_other_members(parse_xlsx, XLSX, {STRINGS, SHEET})
 
@@ -41,8 +40,3 @@ def test_runs_and_reading_aids_are_written() -> None:
     expected = CELLS.replace(CELLS[start:end], f'<r>{BOLD}<t>Fett</t></r><r><t xml:space="preserve"> ist es</t></r>')
     assert members[STRINGS].decode() == expected.replace("<t>東京", '<t xml:space="preserve">Tokio\nStadt')
     assert members[SHEET].decode() == ROWS
-
-
-def test_document_of_another_kind_is_refused() -> None:
-    with raises_code("unknown-format"):
-        parse_xlsx(make_docx(""))

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("ruamel.yaml")
 
-from document_laws import check_laws
+from document_checks import check_laws
 from hypothesis import given
 from hypothesis import strategies as st
 

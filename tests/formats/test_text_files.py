@@ -17,13 +17,11 @@ import pytest
 
 import dragoman.formats.text
 from corpus_files import COMPRESSORS
-from dragoman.config import CorpusConfig
 from dragoman.errors import DataError
 from dragoman.formats import text as text_module
 from dragoman.formats.pair import Pair, to_single_line
-from dragoman.formats.readers import list_corpus_files, read_pairs
-from dragoman.formats.text import MAX_LINE_BYTES, read_lines
-from dragoman.formats.tsv import read_aligned, read_tsv
+from dragoman.formats.text import read_lines
+from dragoman.formats.tsv import read_aligned
 from expected_errors import error_message
 
 ARCHIVES = [suffix for suffix in COMPRESSORS if suffix]
@@ -59,15 +57,15 @@ def test_line_break_becomes_space(subtests: pytest.Subtests) -> None:
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ending", COMPRESSORS)
-@pytest.mark.parametrize("end", [b"\n", b""])
-def test_line_length_is_limited(tmp_path: Path, ending: str, end: bytes) -> None:
+def test_line_length_is_limited(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_module, "MAX_LINE_BYTES", 2**20)
     path = tmp_path / f"a{ending}"
-    path.write_bytes(COMPRESSORS[ending](b"a\n" + b"x" * MAX_LINE_BYTES + end))
-    assert [len(line) for line in read_lines(path)] == [1, MAX_LINE_BYTES]
-    path.write_bytes(COMPRESSORS[ending](b"a\n" + b"x" * (MAX_LINE_BYTES + 1) + end))
-    assert error_message(lambda: list(read_lines(path))) == f"{path}, line 2: longer than 16 MiB; split the line"
+    for end in (b"\n", b""):
+        path.write_bytes(COMPRESSORS[ending](b"a\n" + b"x" * 2**20 + end))
+        assert [len(line) for line in read_lines(path)] == [1, 2**20]
+        path.write_bytes(COMPRESSORS[ending](b"a\n" + b"x" * (2**20 + 1) + end))
+        assert "line 2: longer than " in error_message(lambda: list(read_lines(path)))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
@@ -89,14 +87,6 @@ def test_padding_between_xz_parts_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.xz"
     path.write_bytes(lzma.compress(b"a\n") + b"\0" * 8 + lzma.compress(b"b\n") + b"\0" * 4)
     assert list(read_lines(path)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2", ".zst"])
-def test_empty_archive_is_refused(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"a{ending}"
-    path.touch()
-    problem = f"the file is empty, so it is not a {ending} archive"
-    assert error_message(lambda: list(read_lines(path))) == f"{path}: cannot be read: {problem}"
 
 
 READ_SCRIPT = """
@@ -233,13 +223,6 @@ def test_damaged_archive_raises_or_reads_the_same(tmp_path: Path, suffix: str) -
     assert num_errors > 50
 
 
-@pytest.mark.parametrize("suffix", ARCHIVES)
-def test_plain_text_is_no_archive(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"a{suffix}"
-    path.write_bytes(b"plain text\n")
-    assert error_message(lambda: list(read_lines(path))).startswith(f"{path}: cannot be read: ")
-
-
 @pytest.mark.parametrize("suffix", COMPRESSORS)
 def test_unreadable_path_raises(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / f"a{suffix}"
@@ -272,27 +255,9 @@ def write_file(path: Path, lines: Sequence[str]) -> Path:
     return write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def test_aligned_files_give_located_pairs(tmp_path: Path) -> None:
-    source, target = (
-        write_file(tmp_path / "a.en", ["one", "", "three\tx"]),
-        write_file(tmp_path / "a.de.gz", ["eins", "zwei", ""]),
-    )
-    pairs = [
-        Pair("one", "eins", f"{source}:1"),
-        Pair("", "zwei", f"{source}:2"),
-        Pair("three\tx", "", f"{source}:3"),
-    ]
-    assert list(read_aligned(source, target)) == pairs
-    corpus = CorpusConfig(source="a.en", target="a.de.gz")
-    assert list_corpus_files(corpus, tmp_path) == [source, target]
-    assert list(read_pairs(corpus, tmp_path)) == pairs
-
-
 def test_unequal_files_error_names_both_counts(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cases: list[tuple[str, str]] = [("", ""), (".gz", ""), ("", ".zst"), (".xz", ".bz2")]
-    cases_1: list[tuple[int, int]] = [(5, 3), (3, 5), (4, 5), (5, 0), (0, 1)]
-    for suffixes in cases:
-        for counts in cases_1:
+    for suffixes in [("", ""), (".xz", ".bz2")]:
+        for counts in [(5, 3), (3, 5), (4, 5), (5, 0), (0, 1)]:
             with subtests.test(suffixes=suffixes, counts=counts):
                 tmp_path = tmp_path_factory.mktemp("case")
                 source, target = (
@@ -307,18 +272,3 @@ def test_unequal_files_error_names_both_counts(subtests: pytest.Subtests, tmp_pa
                 assert f"{short_path} has {short_count} lines" in message
                 assert f"{long_path} has {long_count}" in message
                 assert len(pairs) == short_count
-
-
-def test_two_columns_are_a_pair(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "a.tsv", ["one\teins", "\t"])
-    assert list(read_tsv(path)) == [Pair("one", "eins", f"{path}:1"), Pair("", "", f"{path}:2")]
-    assert list(read_pairs(CorpusConfig(file="a.tsv", format="tsv"), tmp_path)) == list(read_tsv(path))
-
-
-@pytest.mark.parametrize(("line", "fields"), [("one", 1), ("", 1), ("one\teins\t0.9", 3), ("a\tb\tc\td", 4)])
-def test_other_number_of_columns_raises(tmp_path: Path, line: str, fields: int) -> None:
-    path = write_file(tmp_path / "a.tsv", ["one\teins", line])
-    expected = f"{path}, line 2: {fields} tab-separated columns; expected 2, source and target"
-    if fields > 2:
-        expected += "; make a file of two, such as by cut -f 1,2"
-    assert error_message(lambda: list(read_tsv(path))) == expected

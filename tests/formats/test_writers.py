@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import tracemalloc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_readers import LANGUAGES, Texts, read, texts
 
 from corpus_files import COMPRESSORS, FORMAT_SUFFIXES, READ_ONLY_FORMATS, write_corpus
 from dragoman.config import Format
 from dragoman.errors import DataError, OutputError
 from dragoman.formats import parquet as parquet_module
 from dragoman.formats.pair import Pair
-from dragoman.formats.readers import detect_format, read_file, read_sides
+from dragoman.formats.readers import read_file, read_sides
 from dragoman.formats.writers import WritableFormat, WrittenFiles, write_pairs
 from expected_errors import error_message
-
-CRAFT = Path(__file__).parents[3] / "shared" / "data" / "craft"
-
-LANGUAGES: dict[str, Any] = {"source_language": "en", "target_language": "de"}
-
-Texts = list[tuple[str, str]]
-
-
-def texts(pairs: Iterable[Pair]) -> Texts:
-    return [(pair.source, pair.target) for pair in pairs]
-
-
-def read(path: Path, **settings: Any) -> list[Pair]:
-    """Return the pairs of a file, in the format of its ending."""
-    return list(read_file(path, detect_format(path), **{**LANGUAGES, **settings}))
-
 
 # Any text that UTF-8 can hold on one line, and any that XML can.
 LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=40)
@@ -222,18 +206,3 @@ def test_parquet_memory_is_one_row_group(tmp_path: Path, monkeypatch: pytest.Mon
             peak = max(peak, pa.total_allocated_bytes() - before)
         peaks.append(peak)
     assert peaks[1] < peaks[0] + 2**21, peaks
-
-
-def test_plain_formats_need_no_extra_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original_import = builtins.__import__
-
-    def import_without(name: str, *arguments: Any, **keywords: Any) -> Any:
-        if name.partition(".")[0] in ("lxml", "polib"):
-            raise ImportError(name)
-        return original_import(name, *arguments, **keywords)
-
-    monkeypatch.setattr(builtins, "__import__", import_without)
-    for file_format in FORMAT_SUFFIXES:
-        written = write_corpus(tmp_path, [Pair("a", "b")], file_format, **LANGUAGES)
-        if file_format not in ("tmx", "xliff"):
-            assert texts(read_back(written, file_format, **LANGUAGES)) == [("a", "b")]

@@ -25,6 +25,7 @@ from dragoman.documents.xml_units import (
     read_parts,
     write_content,
 )
+from dragoman.text.unicode_forms import join_surrogates
 
 _TAG = r"""<[A-Za-z][^<>"'\\]*["'][^<>\\]*>"""  # of HTML, with quotation marks that need no backslash
 _MARK = re.compile(rf"""{_TAG}|[\\'"]""")
@@ -141,12 +142,7 @@ def _decode(pieces: list[Piece]) -> list[Piece]:
         output.append("".join(characters))
     if output and isinstance(output[-1], str) and is_after_space:
         output[-1] = output[-1].removesuffix(" ")
-    return [_join_surrogates(piece) if isinstance(piece, str) else piece for piece in output]
-
-
-def _join_surrogates(text: str) -> str:
-    """Return the text with characters for pairs of `\\u` escapes, and U+FFFD for halves."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return [join_surrogates(piece) if isinstance(piece, str) else piece for piece in output]
 
 
 def _encode(text: str, tags: Collection[str], *, is_first: bool, is_last: bool) -> str:

@@ -10,6 +10,7 @@ from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, d
 from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.reading import check_lines, check_texts
 from dragoman.errors import DataError
+from dragoman.text.unicode_forms import join_surrogates
 
 # The key ends at the first separator without a backslash before it.
 _KEY = re.compile(r"[ \t\f]*((?:\\.|[^\\\s=:]++)++)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
@@ -131,9 +132,7 @@ def _unescape(text: str) -> str:
             return chr(int(code[1:], 16))
         return chr(int(code, 8)) if len(code) == 3 else _ESCAPED.get(code, code)
 
-    unescaped = _ESCAPE.sub(replace, text)
-    # A character beyond U+FFFF is two escapes.
-    return unescaped.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return join_surrogates(_ESCAPE.sub(replace, text))
 
 
 def _escape_character(character: str) -> str:

@@ -18,6 +18,7 @@ from dragoman.documents.known_layouts import find_layout
 from dragoman.documents.plural_forms import CATEGORIES, KeyTree, find_plural_form, list_missing_categories
 from dragoman.documents.reading import check_goes_on, check_parts, join_keys
 from dragoman.errors import DataError, MissingDependencyError
+from dragoman.text.unicode_forms import join_surrogates
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node, ScalarNode
@@ -189,7 +190,8 @@ def _make_scalar(node: ScalarNode, path: tuple[str, ...], text: str, key_place: 
     match = _PROPERTIES.match(text, start, end)
     start = match.end() if match else start
     end = start + len(text[start:end].rstrip())
-    return YamlScalar(path, node.value, start, end, node.style or "", *key_place)
+    value = join_surrogates(node.value) if node.style == '"' else node.value
+    return YamlScalar(path, value, start, end, node.style or "", *key_place)
 
 
 def _find_language_key(roots: Sequence[Node]) -> YamlScalar | None:

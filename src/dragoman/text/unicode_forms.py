@@ -1,4 +1,4 @@
-"""Unicode's normalization forms, in time in proportion to the text."""
+"""Unicode's normalization forms, in time in proportion to the text, and surrogates."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def normalize_form(form: Literal["NFC", "NFKC"], text: str) -> str:
     if len(text) <= MAX_PART_CHARACTERS:
         return unicodedata.normalize(form, text)
     return "".join(unicodedata.normalize(form, part) for part in _PART.findall(text))
+
+
+def join_surrogates(text: str) -> str:
+    """Return a text of escapes with a character for each pair of surrogates, and U+FFFD for half a pair."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
