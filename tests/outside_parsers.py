@@ -1,8 +1,8 @@
-"""Every public function and class that reads a text from outside, each as a function of one text.
+"""What reads a text from outside, each as a function of one text.
 
-Functions are found by their parameters. What takes more than texts has a call in `CALLS`, or a reason in `NO_PARSERS`. A new
-one has neither, and a test names it. The work on files is shared out: `copy_file` reads and writes each format, and
-`translate_file` also does what formats have in common, for one format of each kind.
+Public functions of texts alone are found by their parameters. `CALLS` has those that take more, and that neither a file nor a
+translation calls. The work on files is shared out: `copy_file` reads and writes each format, and `translate_file` also does
+what formats have in common, for one format of each kind.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import io
 import json
 import pkgutil
 import tempfile
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
@@ -50,11 +49,10 @@ from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme
 from dragoman.data.tokenization.subword_sampling import build_sampler
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.words import WordScheme
-from dragoman.documents.cue_text import read_cue_text, split_cue, split_for_cues
+from dragoman.documents.cue_text import split_for_cues
 from dragoman.documents.document import UnitTranslation, add_plural_forms, check_written, write_document
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.plural_forms import insert_number
-from dragoman.documents.subtitles import SubtitleLimits
 from dragoman.documents.translate_document import DocumentOptions, translate_document
 from dragoman.documents.translation_memory import TranslationMemory
 from dragoman.documents.xml_spans import set_attribute
@@ -71,13 +69,12 @@ from dragoman.serving.language_detection import LanguageDetector
 from dragoman.serving.request_fields import RequestFields, check_fields, read_fields
 from dragoman.text.accelerators import Accelerator, find_accelerator
 from dragoman.text.glossary import Glossary, GlossaryEntry
-from dragoman.text.guards import check_translation
-from dragoman.text.inline_codes import Markup, parse_markup, read_inline
+from dragoman.text.inline_codes import Markup, read_inline
 from dragoman.text.inline_rules import InlineRules
-from dragoman.text.inline_tokens import is_plain
 from dragoman.text.placeholders import find_placeholders
 from dragoman.text.sentences import cut_long_spans, split_sentences
 from dragoman.text.unicode_forms import normalize_form
+from office_files import make_docx, make_epub, make_odt, make_pptx, make_xlsx
 
 Parse = Callable[[str], object]
 Wrap = Callable[[str], str | bytes]
@@ -128,69 +125,6 @@ def translate_file(suffix: str, wrap: Wrap, text: str) -> None:
 def escape(text: str) -> str:
     """Return a text as XML, without the characters that XML cannot hold."""
     return html.escape("".join(character for character in text if character in "\t\n" or " " <= character < "\ufdd0"))
-
-
-def make_zip(**members: str) -> bytes:
-    """Return an archive; `__` in a name is a slash."""
-    output = io.BytesIO()
-    with zipfile.ZipFile(output, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name.replace("__", "/"), data)
-    return output.getvalue()
-
-
-def make_package(kind: str, types: dict[str, str], name: str, xml: str) -> bytes:
-    """Return an Office Open XML package. types: content type of each part; name, xml: the part with the text"""
-    overrides = "".join(
-        f'<Override PartName="/{part}" ContentType="application/vnd.openxmlformats-officedocument.{part_type}+xml"/>'
-        for part, part_type in types.items()
-    )
-    namespace = "http://schemas.openxmlformats.org/package/2006/content-types"
-    base = f"http://schemas.openxmlformats.org/{kind}/2006/main"
-    members = {"[Content_Types].xml": f'<Types xmlns="{namespace}">{overrides}</Types>', **dict.fromkeys(types, "<a/>")}
-    return make_zip(**members | {name: xml.replace("XMLNS", base)})
-
-
-def make_docx(body: str) -> bytes:
-    body = f'<w:document xmlns:w="XMLNS"><w:body>{body}</w:body></w:document>'
-    name = "word/document.xml"
-    return make_package("wordprocessingml", {name: "wordprocessingml.document.main"}, name, body)
-
-
-def make_pptx(body: str) -> bytes:
-    name = "ppt/slides/slide1.xml"
-    types = {"ppt/presentation.xml": "presentationml.presentation.main", name: "presentationml.slide"}
-    return make_package("drawingml", types, name, f'<sld xmlns:a="XMLNS">{body}</sld>')
-
-
-def make_xlsx(body: str) -> bytes:
-    name = "xl/sharedStrings.xml"
-    types = {"xl/workbook.xml": "spreadsheetml.sheet.main", name: "spreadsheetml.sharedStrings"}
-    return make_package("spreadsheetml", types, name, f'<sst xmlns="XMLNS">{body}</sst>')
-
-
-def make_odt(body: str) -> bytes:
-    namespaces = 'xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
-    namespaces += 'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"'
-    return make_zip(
-        mimetype="application/vnd.oasis.opendocument.text",
-        **{
-            "content.xml": f"<office:document-content {namespaces}>{body}</office:document-content>",
-            "META-INF/manifest.xml": "<manifest/>",
-        },
-    )
-
-
-def make_epub(body: str) -> bytes:
-    item = '<item href="a.xhtml" media-type="application/xhtml+xml"/>'
-    return make_zip(
-        mimetype="application/epub+zip",
-        **{
-            "META-INF/container.xml": '<container><rootfiles><rootfile full-path="b.opf"/></rootfiles></container>',
-            "b.opf": f"<package><manifest>{item}</manifest></package>",
-            "a.xhtml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body>{body}</body></html>',
-        },
-    )
 
 
 EVENTS = "[Events]\nFormat: Layer, Start, End, Style, Text\n"
@@ -319,20 +253,11 @@ def split_added(text: str) -> None:
 # Calls of public functions and classes that take more than texts. A blank and words behind a name tell two calls apart.
 CALLS: dict[str, Parse] = {
     "text.glossary.Glossary": lambda text: make_glossary().check(text, text),
-    "text.accelerators.find_accelerator": lambda text: find_accelerator(text, InlineRules()),
-    "text.accelerators.Accelerator": lambda text: Accelerator("&", "z", text).insert(text, is_spaced=True),
     "text.sentences.split_sentences": lambda text: [split_sentences(text, language) for language in ("en", "el", "de", "")],
     "text.sentences.cut_long_spans": lambda text: cut_long_spans(text, [(0, len(text))], find_placeholders(text), 200),
-    "text.guards.check_translation": lambda text: check_translation(text, f"{text} b", "de"),
-    "text.inline_tokens.is_plain": lambda text: is_plain(text, InlineRules(), keep_line_breaks=True),
-    "text.inline_codes.parse_markup": lambda text: parse_markup(text, is_html=True).clean,
-    "text.inline_codes.parse_markup of XML": lambda text: parse_markup(text, is_html=False).clean,
     **{f"text.inline_codes.read_inline {markup}": partial(read_inline, markup=markup) for markup in ("none", "html", "xml")},
     "documents.cue_text.split_for_cues": lambda text: split_for_cues(text, [10, 20, 30], is_spaced=True),
-    "documents.cue_text.split_cue": lambda text: list(split_cue(text, 0, len(text))),
-    "documents.cue_text.read_cue_text": lambda text: read_cue_text(text, is_escaped=True),
     "documents.plural_forms.insert_number": lambda text: insert_number(f"{text} %d", "few", "pl"),
-    "documents.subtitles.SubtitleLimits": lambda text: SubtitleLimits().check(text, 1.0),
     "documents.translation_memory.TranslationMemory": lambda text: TranslationMemory({f"{text} b": "b"}, 0.5).find(text),
     "documents.xml_spans.set_attribute": lambda text: set_attribute(f"<a {text}>", "b", "c"),
     "data.tokenization.added_tokens.AddedTokenSplitter": split_added,
@@ -373,57 +298,9 @@ CALLS: dict[str, Parse] = {
     "parsing.trees.ptb.read_tree of brackets": lambda text: read_tree(f"(a {text} a)"),
     "parsing.trees.ptb_tokenizer.tokenize_ptb": lambda text: tokenize_ptb(text, style="ontonotes"),
 }
-# Public functions and classes that read no text from outside, or that another call contains.
-NO_PARSERS = {
-    "text.inline_tokens.tokenize_markup": "is called by read_inline",
-    "text.inline_tokens.make_code_token": "is called by read_inline",
-    "text.other_scripts.is_in_other_script": "is called by translate_texts, with the scripts of a pair",
-    "text.placeholders.select_styles": "is called by find_codes",
-    "text.placeholders.find_code_at": "is called by find_codes",
-    "text.projection.project": "is called by translate_texts, with sentences of limited length",
-    "text.references.count_sign": "counts one character",
-    "text.references.spells_word": "reads a character and those beside it",
-    "text.term_annotation.annotate_terms": "is called by translate_texts, with terms of a glossary",
-    "documents.code_formatting.FontStyles": "counts letters",
-    "documents.compared_texts.ComparedTexts": "is made by the reader of XLSX",
-    "documents.document.Document": "is made for each format",
-    "documents.document.apply_edits": "is called for each format",
-    "documents.document.apply_ordered_edits": "is called for each format",
-    "documents.document.check_written": "is called for each format",
-    "documents.encoded_text.EncodedText": "is made for each format of text",
-    "documents.flowing_text.add_flowing_text": "is called by the readers of ODT and EPUB",
-    "documents.marked_text.MarkedTextReader": "is made by the readers of reStructuredText and AsciiDoc",
-    "documents.marked_text.MarkedSyntax": "is a protocol",
-    "documents.rst_marks.RstSyntax": "is used by the reader of reStructuredText",
-    "documents.asciidoc_marks.AsciidocSyntax": "is used by the reader of AsciiDoc",
-    "documents.formats.parse_document": "is called for each format",
-    "documents.html_languages.PageLanguage": "is made by the readers of HTML",
-    "documents.icu_message.pair_sentences": "reads messages",
-    "documents.office_languages.state_run": "is called by the writer of DOCX",
-    "documents.output_names.find_original": "reads the name of a file",
-    "documents.output_names.name_in_project": "reads the name of a file",
-    "documents.plural_forms.NumberedText": "is made by insert_number",
-    "documents.reasons.describe_flags": "names the flags of a text",
-    "documents.sdl_segments.write_mark": "is called by the writer of XLIFF",
-    "documents.script_languages.ScriptCounts": "counts letters",
-    "documents.script_languages.ScriptLanguages": "counts letters",
-    "text.edit_distance.compute_distance": "is called by TranslationMemory, with texts of limited length, and by a metric",
-    "documents.translate_document.check_unit": "is called by translate_document",
-    "documents.xml_spans.XmlSource": "is made for each format of XML",
-    "documents.xml_spans.find_attribute": "searches as set_attribute does",
-    "documents.xml_units.TaggedText": "is made for each format of XML",
-    "documents.xml_units.UnitList": "is made for each format of XML",
-    "documents.xml_units.write_content": "is called by the writers of XML",
-    "documents.xml_units.write_element_content": "is called by the writers of XML",
-    "documents.yaml_file.read_scalars": "is called for each file of YAML",
-    "documents.yaml_file.write_scalar": "is called by the writer of YAML",
-    "documents.zip_document.ZipMembers": "is made for each format in ZIP archives",
-    "data.tokenization.pair_tokenizer.PairTokenizer": "calls the tokenizer of a side",
-    "data.tokenization.piece_vocabulary.PieceVocabulary": "is called beside SentencePieceTokenizer",
-    "data.tokenization.sentencepiece.encode_utf8": "encodes",
-}
+NO_PARSERS = ("text.edit_distance.compute_distance", "documents.formats.parse_document")
+"""Functions of short texts, and of names of files."""
 PACKAGES = (dragoman.text, dragoman.documents, dragoman.data.tokenization, dragoman.cleaning, dragoman.parsing.trees)
-_TEXT_TYPES = ("str", "bytes")
 _TEXT_NAMES = frozenset(
     ("text", "content", "raw", "source", "translation", "expression", "line", "markup", "start_tag", "first", "second")
 )
@@ -435,43 +312,21 @@ def list_modules(package: ModuleType) -> Iterator[ModuleType]:
         yield import_module(f"{package.__name__}.{item.name}")
 
 
-def has_text(parameters: Iterable[inspect.Parameter]) -> bool:
-    return any(item.name in _TEXT_NAMES and item.annotation in _TEXT_TYPES for item in parameters)
-
-
 @cache
-def find_parsers() -> tuple[dict[str, Parse], list[str]]:
-    """Return the calls of the public functions and classes that read a text, and the names of those that have none."""
-    parsers, unknown = dict(CALLS), []
+def find_parsers() -> dict[str, Parse]:
+    """Return the calls of `CALLS`, and of the public functions that need nothing but texts."""
+    parsers = dict(CALLS)
     for module in (module for package in PACKAGES for module in list_modules(package)):
-        module_parsers, module_unknown = find_module_parsers(module)
-        parsers |= module_parsers
-        unknown += module_unknown
-    return parsers, unknown
-
-
-def find_module_parsers(module: ModuleType) -> tuple[dict[str, Parse], list[str]]:
-    """Return those of a module that `CALLS` lacks."""
-    parsers: dict[str, Parse] = {}
-    unknown: list[str] = []
-    for name, item in vars(module).items():
-        label = f"{module.__name__}.{name}".removeprefix("dragoman.")
-        is_known = label in NO_PARSERS or any(label == known.partition(" ")[0] for known in CALLS)
-        if name.startswith("_") or getattr(item, "__module__", "") != module.__name__ or is_known:
-            continue
-        if inspect.isfunction(item):
-            signature = inspect.signature(item)
-            parameters = [value for value in signature.parameters.values() if value.default is value.empty]
-            types = [value.annotation for value in parameters]
-            if has_text(parameters) and set(types) <= set(_TEXT_TYPES):
+        for name, item in vars(module).items():
+            if name.startswith("_") or not inspect.isfunction(item) or item.__module__ != module.__name__:
+                continue
+            label = f"{module.__name__}.{name}".removeprefix("dragoman.")
+            needed = [value for value in inspect.signature(item).parameters.values() if value.default is value.empty]
+            types = [value.annotation for value in needed]
+            has_text = any(value.name in _TEXT_NAMES for value in needed)
+            if has_text and set(types) <= {"str", "bytes"} and label not in NO_PARSERS:
                 parsers[label] = make_call(item, types)
-            elif has_text(parameters) or str(signature.return_annotation).startswith("Callable[[str"):
-                unknown.append(label)
-        elif inspect.isclass(item) and not getattr(item, "_is_protocol", False):
-            methods = [method for key, method in vars(item).items() if inspect.isfunction(method) and not key.startswith("_")]
-            if any(has_text(inspect.signature(method).parameters.values()) for method in methods):
-                unknown.append(label)
-    return parsers, unknown
+    return parsers
 
 
 def make_call(function: Callable[..., object], types: Sequence[str]) -> Parse:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import html
+import io
+import zipfile
 from collections.abc import Callable, Mapping
 
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, check_written, write_document
+from dragoman.documents.formats import get_parser, parse_document
+from dragoman.documents.translate_document import DocumentOptions, DocumentTranslation, translate_document
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import TranslateLines
+from dragoman.inference.whole_texts import LineRequest, TranslateLines
+from office_files import read_members
 
 Parse = Callable[[bytes], Document]
 
@@ -77,8 +82,39 @@ def check_outside(document: Document, translations: Mapping[str, UnitTranslation
         position, written_position = edit.end, written_position + len(kept) + len(edit.content)
 
 
-def make_stub(change: Callable[[str], str]) -> TranslateLines:
-    """Return a function in place of a model, which translates a line as `change` does. Word i attends to word i of the line."""
+def check_other_members(parse: Parse, content: bytes, changed: set[str]) -> None:
+    """Check that a translation changes these members, and that the header and the compressed bytes of all others stay."""
+    document = parse(content)
+    translations = {unit.id: UnitTranslation(make_pseudo_translation(unit)) for unit in document.units}
+    written = write_document(document, translations)
+    before, after = read_members(content), read_members(written)
+    assert list(after) == list(before)
+    assert {name for name in before if before[name] != after[name]} == changed
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(io.BytesIO(written)) as new:
+        for name in set(before) - changed:
+            start, new_start = old.getinfo(name).header_offset, new.getinfo(name).header_offset
+            length = 30 + len(name.encode()) + old.getinfo(name).compress_size
+            assert content[start : start + length] == written[new_start : new_start + length]
+            assert old.getinfo(name).date_time == new.getinfo(name).date_time
+        assert old.comment == new.comment
+
+
+OPTIONS = DocumentOptions("en", "de")
+
+
+def translate_content(
+    name: str, content: str | bytes, change: Callable[[str], str] = str.upper, options: DocumentOptions = OPTIONS
+) -> DocumentTranslation:
+    """Return the translation of the content of a file by `make_stub`."""
+    document = parse_document(name, content.encode() if isinstance(content, str) else content)
+    return translate_document(document, get_parser(name), make_stub(change), options)
+
+
+def make_stub(change: Callable[[str], str] = str.upper, lines: list[str] | None = None) -> TranslateLines:
+    """Return a function in place of a model, which translates a line as `change` does. Word i attends to word i of the line.
+
+    lines: list that gets the lines
+    """
 
     def translate_line(line: str) -> Translation:
         text = change(line)
@@ -87,4 +123,9 @@ def make_stub(change: Callable[[str], str]) -> TranslateLines:
         rows = tuple(tuple(float(min(row, num_words - 1) == i) for i in range(num_words)) for row in range(len(sides[0])))
         return Translation(text, tokens=sides[0], source_tokens=sides[1], attention=rows)
 
-    return lambda request: [translate_line(line) for line in request.lines]
+    def translate_lines(request: LineRequest) -> list[Translation]:
+        if lines is not None:
+            lines.extend(request.lines)
+        return [translate_line(line) for line in request.lines]
+
+    return translate_lines

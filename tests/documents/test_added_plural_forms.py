@@ -10,13 +10,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from document_checks import translate_content
 
 from dragoman.documents import json_file, po, qt_ts, yaml_file
 from dragoman.documents.document import UnitTranslation, add_plural_forms, write_document
 from dragoman.documents.plural_rules import _BY_LANGUAGE, get_plural_rule, list_qt_forms
-from dragoman.documents.translate_document import DocumentOptions, translate_document
-from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import LineRequest
+from dragoman.documents.translate_document import DocumentOptions
 from expected_errors import raises_code
 
 TEMPLATE = """# Title.
@@ -145,17 +144,13 @@ def test_template_may_state_the_language_of_its_sources() -> None:
         b'msgid "Open"\nmsgstr ""\n'
     )
     options = DocumentOptions("en", "ja")
-
-    def add_mark(request: LineRequest) -> list[Translation]:
-        return [Translation(f"ü {line}", tokens=("a",), source_tokens=("a",)) for line in request.lines]
-
-    result = translate_document(po.parse(content), po.parse, add_mark, options)
+    result = translate_content("a.po", content, lambda line: f"ü {line}", options)
     written = result.content.decode()
     assert '"Language: ja\\n"\n' in written
     assert '"Plural-Forms: nplurals=1; plural=(0);\\n"\n' in written
     assert 'msgstr "ü Open"' in written
     with raises_code("unsupported-language"):
-        translate_document(po.parse(content.replace(b"en_US", b"fr")), po.parse, add_mark, options)
+        translate_content("a.po", content.replace(b"en_US", b"fr"), options=options)
 
 
 def test_catalogs_of_a_language_keep_their_headers() -> None:

@@ -8,11 +8,11 @@ from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
-from zip_files import make_docx, make_package, make_zip
 
 from dragoman.documents import zip_document
 from dragoman.documents.command import translate_file
 from dragoman.documents.file_report import report_file
+from office_files import make_docx, make_package, make_zip
 
 PARAGRAPH = "<w:p><w:r><w:t>Hello there</w:t></w:r></w:p>"
 DOCX = make_docx(PARAGRAPH)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from zip_files import W, make_docx
+from document_checks import make_stub
 
 from dragoman.documents.command import translate_file
 from dragoman.documents.document import Document, Unit, UnitTranslation, write_document
@@ -16,9 +15,8 @@ from dragoman.documents.earlier_output import match_texts
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import DocumentOptions, translate_document
 from dragoman.errors import DataError
-from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import LineRequest
 from expected_errors import raises_code
+from office_files import W, make_docx
 
 _RUNS = "<w:r><w:rPr><w:{0}/></w:rPr><w:t>{1}</w:t></w:r>"
 DOCX = make_docx(
@@ -50,8 +48,7 @@ def translate_by_hand(unit: Unit) -> str:
     return unit.source.replace("The ", "Der ").replace(" and ", " und ").replace("One", "Eins")
 
 
-def stub(request: LineRequest) -> Sequence[Translation]:
-    return [Translation(f"T({line})", tokens=("a",), source_tokens=("a",), attention=None) for line in request.lines]
+stub = make_stub(lambda line: f"T({line})")
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))

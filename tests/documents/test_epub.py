@@ -6,12 +6,12 @@ import io
 import zipfile
 
 import pytest
-from document_checks import check_document
-from zip_files import check_other_members, make_zip, read_members
+from document_checks import check_document, check_other_members
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.epub import parse_epub
 from expected_errors import raises_code
+from office_files import make_zip, read_members
 
 PACKAGE = """<?xml version="1.0"?>
 <package xmlns="http://www.idpf.org/2007/opf" version="3.0"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from document_checks import check_document, make_stub
+from document_checks import check_document, translate_content
 
 from dragoman.documents.document import UnitTranslation, add_plural_forms, write_document
 from dragoman.documents.fluent import parse_ftl
 from dragoman.documents.reading import ended_by
-from dragoman.documents.translate_document import DocumentOptions, translate_document
+from dragoman.documents.translate_document import DocumentOptions
 
 FILE = """\
 # A comment
@@ -56,16 +56,6 @@ def test_patterns_and_variants_are_texts() -> None:
         ("key", 'Press { "}" } now'),
     ]
     assert document.skipped == {"messages with a selector inside a text": 1}
-
-
-def test_variants_of_the_language_are_added() -> None:
-    content = b"a = { $n ->\n    [one] { $n } file\n   *[other] { $n } files\n}\nb = Text\n"
-    document = add_plural_forms(parse_ftl(content), parse_ftl, "pl")
-    assert document.content == (
-        b"a = { $n ->\n    [one] { $n } file\n   [few] { $n } files\n   [many] { $n } files\n   *[other] { $n } files\n}\n"
-        b"b = Text\n"
-    )
-    assert [unit.plural_form for unit in document.units] == ["one", "few", "many", "other", ""]
 
 
 def test_blank_lines_in_a_variant_are_one_step() -> None:
@@ -202,8 +192,7 @@ def test_forms_are_translated_with_their_numbers() -> None:
     """Polish has `few` for 2 and `many` for 5: https://www.unicode.org/cldr/charts/latest/supplemental/language_plural_rules.html"""
     content = b"a = Has { $n ->\n    [one] { $n } file\n   *[other] { $n } files\n} now\n"
     numbers = {"Has 1 file now": "1 plik", "Has 2 files now": "2 pliki", "Has 5 files now": "5 x"}
-    stub = make_stub(lambda text: numbers.get(text, text))
-    result = translate_document(parse_ftl(content), parse_ftl, stub, DocumentOptions("en", "pl"))
+    result = translate_content("a.ftl", content, lambda text: numbers.get(text, text), DocumentOptions("en", "pl"))
     assert result.content == (
         b"a = { $n ->\n    [one] { $n } plik\n    [few] { $n } pliki\n    [many] { $n } x\n"
         b"   *[other] Has { $n } files now\n}\n"
@@ -223,6 +212,5 @@ def test_too_many_sentences_are_counted() -> None:
 
 def test_calls_of_terms_and_functions_stay() -> None:
     calls = '{ -brand(case: "genitive (old)") }', '{ DATE_TIME($d, style: "long (x)") }', "{ NUMBER($n, digits: 2) }"
-    document = parse_ftl(f"a = Open {calls[0]} at {calls[1]} with {calls[2]} files\n".encode())
-    result = translate_document(document, parse_ftl, make_stub(str.upper), DocumentOptions("en", "de"))
+    result = translate_content("a.ftl", f"a = Open {calls[0]} at {calls[1]} with {calls[2]} files\n")
     assert result.content.decode() == f"a = OPEN {calls[0]} AT {calls[1]} WITH {calls[2]} FILES\n"

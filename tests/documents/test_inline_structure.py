@@ -7,15 +7,14 @@ import re
 from collections.abc import Callable, Mapping
 
 import pytest
-from test_translate_document import StubModel
+from document_checks import translate_content
 
-from dragoman.documents.formats import get_parser, parse_document
-from dragoman.documents.translate_document import CODE_FLAGS, DocumentOptions, translate_document
+from dragoman.documents.formats import get_parser
+from dragoman.documents.translate_document import CODE_FLAGS, DocumentOptions
 from dragoman.documents.unit_selection import KeyGlobs
 from dragoman.text.code_check import compare_codes
 from dragoman.text.inline_codes import parse_text
 
-OPTIONS = DocumentOptions("en", "de")
 XLIFF = '<xliff version="1.2"><file><body><trans-unit id="1"><source>{}</source></trans-unit></body></file></xliff>'
 STYLES = [
     "%s", "%d", "%1$s", "%-5.2f", "%(name)s", "%%", "%1", "%L1", "%n", "%99", "%v", "%+v", "%q", "%T", "%,d", "%b",
@@ -99,8 +98,7 @@ MODELS: dict[str, Callable[[str], str]] = {"capitals": str.upper, "moves": rever
 
 def translate(name: str, content: str, model: Callable[[str], str]) -> tuple[str, list[str]]:
     """Return the translated text of a file with one text, as it is read again, and its flags."""
-    document = parse_document(name, content.encode())
-    result = translate_document(document, get_parser(name), StubModel(model), OPTIONS)
+    result = translate_content(name, content, model)
     after = get_parser(name)(result.content)
     texts = [unit.target or unit.source for unit in (*after.units, *after.other_units)]
     written = result.content.decode().rstrip("\n") if name == "a.txt" else "\n".join(texts)
@@ -168,9 +166,8 @@ def test_texts_that_look_like_codes_are_translated() -> None:
 
 def test_model_that_adds_codes_leaves_the_source() -> None:
     """Each reading of the model ends in a code that the source does not have, so no translation is written."""
-    document = parse_document("a.json", b'{"a": "a {name} house"}')
-    result = translate_document(document, get_parser("a.json"), StubModel(lambda line: f"{line} %s"), OPTIONS)
-    assert result.content == document.content
+    result = translate_content("a.json", '{"a": "a {name} house"}', lambda line: f"{line} %s")
+    assert result.content == b'{"a": "a {name} house"}'
     (unit,) = result.results
     assert (unit.text, unit.flags) == ("", ("printf",))
     assert unit.note == "no translation keeps all placeholders and tags, so the text stays as it is"
@@ -201,14 +198,12 @@ def test_values_for_programs_stay_and_keys_select() -> None:
         'kind == "y"', "Arial, sans-serif",
     ]  # fmt: skip
     content = json.dumps({f"k{number}": value for number, value in enumerate(values)}, indent=1)
-    document = parse_document("a.json", content.encode())
-    assert translate_document(document, get_parser("a.json"), StubModel(), OPTIONS).content.decode() == content
+    assert translate_content("a.json", content).content.decode() == content
     text = '{"a": {"x": "one", "y": "sign-up"}, "b": "btn-primary"}'
-    document = parse_document("a.json", text.encode())
 
     def select(take: tuple[str, ...], skip: tuple[str, ...]) -> str:
         options = DocumentOptions("en", "de", keys=KeyGlobs(take, skip))
-        return translate_document(document, get_parser("a.json"), StubModel(), options).content.decode()
+        return translate_content("a.json", text, options=options).content.decode()
 
     assert select((), ()) == '{"a": {"x": "ONE", "y": "SIGN-UP"}, "b": "btn-primary"}'
     assert select(("b",), ()) == '{"a": {"x": "one", "y": "sign-up"}, "b": "BTN-PRIMARY"}'
@@ -217,9 +212,7 @@ def test_values_for_programs_stay_and_keys_select() -> None:
 
 def translate_values(texts: Mapping[str, str], model: Callable[[str], str] = str.upper) -> dict[str, str]:
     """Return the translated values of a JSON file."""
-    document = parse_document("a.json", json.dumps(texts).encode())
-    result = translate_document(document, get_parser("a.json"), StubModel(model), OPTIONS)
-    values: dict[str, str] = json.loads(result.content)
+    values: dict[str, str] = json.loads(translate_content("a.json", json.dumps(texts), model).content)
     return values
 
 
@@ -319,8 +312,7 @@ def test_names_behind_signs_need_two_texts() -> None:
         expected = {"a": first.replace("hi", "HI"), "b": second.replace("is it", "IS IT"), "c": other.upper()}
         assert translate_values({"a": first, "b": second, "c": other}) == expected
     prose = "hi :who\n\n:where is it\n"
-    document = parse_document("a.txt", prose.encode())
-    assert translate_document(document, get_parser("a.txt"), StubModel(), OPTIONS).content.decode() == prose.upper()
+    assert translate_content("a.txt", prose).content.decode() == prose.upper()
 
 
 def test_names_that_a_translation_keeps_are_placeholders() -> None:
@@ -338,14 +330,12 @@ def test_messages_with_tags_get_all_plural_forms() -> None:
     """A tag is in each branch that has it, also in those that the target language has and the source lacks."""
     content = XLIFF.format('{VAR, plural, =0 {none} other {<x id="I"/> days <g id="b">here</g>}}')
     for target, forms in (("pl", ("one", "few", "many")), ("ru", ("one", "few", "many")), ("ja", ())):
-        document = parse_document("a.xlf", content.encode())
-        result = translate_document(document, get_parser("a.xlf"), StubModel(), DocumentOptions("en", target))
+        result = translate_content("a.xlf", content, options=DocumentOptions("en", target))
         branch = '{<x id="I"/> DAYS <g id="b">HERE</g>}'
         branches = "".join(f" {form} {branch}" for form in (*forms, "other"))
         assert f">{{VAR, plural, =0 {{NONE}}{branches}}}</target>" in result.content.decode(), target
     content = XLIFF.format('You have <x id="A"/> and {n, plural, one {a day} other {days}}')
-    document = parse_document("a.xlf", content.encode())
-    result = translate_document(document, get_parser("a.xlf"), StubModel(), OPTIONS)
+    result = translate_content("a.xlf", content)
     expected = '{n, plural, one {YOU HAVE <x id="A"/> AND A DAY} other {YOU HAVE <x id="A"/> AND DAYS}}</target>'
     assert expected in result.content.decode()
 
@@ -358,8 +348,7 @@ def test_escaped_tags_are_codes_beside_others() -> None:
         ('<x id="1"/> a &lt;b&gt;big&lt;/b&gt; day', '<x id="1"/> A &lt;b&gt;BIG&lt;/b&gt; DAY'),
         ("one &lt;big day&gt; a &lt; b", "ONE &lt;BIG DAY&gt; A &lt; B"),
     ):
-        document = parse_document("a.xlf", XLIFF.format(source).encode())
-        result = translate_document(document, get_parser("a.xlf"), StubModel(), OPTIONS)
+        result = translate_content("a.xlf", XLIFF.format(source))
         assert f">{expected}</target>" in result.content.decode(), source
 
 
@@ -386,8 +375,7 @@ def test_known_layouts_have_language_in_some_values() -> None:
     lottie = {"v": "5.5", "layers": [{"nm": "a layer", "t": {"d": {"k": [{"s": {"t": "a day", "f": "a font"}}]}}}]}
     for layout in (openapi, messages, lottie):
         text = json.dumps(layout)
-        document = parse_document("a.json", text.encode())
-        result = translate_document(document, get_parser("a.json"), StubModel(), OPTIONS)
+        result = translate_content("a.json", text)
         place = {"openapi": '"title": "a day"', "layers": '"t": "a day"'}.get(next(iter(layout)), '"defaultMessage": "a day"')
         place = '"t": "a day"' if "layers" in layout else place
         assert result.content.decode() == text.replace(place, place.replace("a day", "A DAY"))
@@ -401,13 +389,10 @@ def test_messages_with_elements_and_choices_are_translated_by_branch() -> None:
     written, _ = translate("a.xlf", content, str.upper)
     assert written == "{VAR, plural, =1 {A DAY} other {<x1/> DAYS}}"
     choice = "a={0,choice,0#no day|1#It''s one|1<{0,number,integer} days}\nb=It''s {0}\n"
-    document = parse_document("a.properties", choice.encode())
-    result = translate_document(document, get_parser("a.properties"), StubModel(), OPTIONS)
+    result = translate_content("a.properties", choice)
     assert result.content.decode() == "a={0,choice,0#NO DAY|1#IT''S ONE|1<{0,number,integer} DAYS}\nb=IT''S {0}\n"
     same = '{"a":"{n,plural,one{#}other{# %s}}"}'
-    assert translate_document(parse_document("a.json", same.encode()), get_parser("a.json"), StubModel(), OPTIONS).content == (
-        same.encode()
-    )
+    assert translate_content("a.json", same).content == same.encode()
 
 
 def test_accelerators_stand_before_a_letter() -> None:
@@ -472,8 +457,7 @@ def test_repeated_ids_of_xliff_2_are_texts_of_their_own() -> None:
         '<segment id="s"><source>two <ph id="1"/> <ph id="1"/></source></segment></unit><unit id="1"><segment id="s"><source>'
         '<pc id="1">three</pc> <pc id="1">four</pc></source></segment></unit></file></xliff>'
     )
-    document = parse_document("a.xlf", content.encode())
-    result = translate_document(document, get_parser("a.xlf"), StubModel(str.upper), OPTIONS)
+    result = translate_content("a.xlf", content)
     targets = re.findall("<target>(.*?)</target>", result.content.decode())
     assert targets == ["ONE", 'TWO <ph id="1"/> <ph id="1"/>', '<pc id="1">THREE</pc> <pc id="1">FOUR</pc>']
 
@@ -488,6 +472,6 @@ def test_line_breaks_between_codes_stay() -> None:
         ("a.xlf", document.format('Age <x id="a"/>\n<x id="b"/>\tred\nhouse'), '>AGE <x id="a"/>\n<x id="b"/>\tRED\nHOUSE<'),
     ]
     for name, content, expected in cases:
-        result = translate_document(parse_document(name, content.encode()), get_parser(name), StubModel(str.upper), OPTIONS)
+        result = translate_content(name, content)
         assert expected in result.content.decode(), name
         assert [unit.flags for unit in result.results] == [()], name

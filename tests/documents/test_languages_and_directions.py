@@ -6,14 +6,12 @@ import pytest
 import test_epub
 import test_pptx
 import test_xlsx
-from document_checks import make_stub
-from test_odt import make_odt
-from zip_files import make_docx, make_zip, read_members
+from document_checks import translate_content
 
-from dragoman.documents.formats import get_parser, parse_document
-from dragoman.documents.html_languages import LanguageScopes
-from dragoman.documents.translate_document import DocumentOptions, translate_document
+from dragoman.documents.formats import parse_document
+from dragoman.documents.translate_document import DocumentOptions
 from expected_errors import raises_code
+from office_files import make_docx, make_odt, make_pptx, make_zip, read_members
 
 RUN = "<w:r><w:rPr><w:b/><w:lang w:val='{}'/></w:rPr><w:t xml:space='preserve'>{}</w:t></w:r>"
 STYLE = '<style:default-style style:family="paragraph"><style:text-properties {}/></style:default-style>'
@@ -22,9 +20,7 @@ FO = 'xmlns:fo="urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0" fo:
 
 def translate(name: str, content: bytes, source: str, target: str, text: str) -> str:
     """Return the document with this text as the translation of every line; the members of an archive one after the other."""
-    document = parse_document(name, content)
-    options = DocumentOptions(source, target)
-    written = translate_document(document, get_parser(name), make_stub(lambda line: text), options).content
+    written = translate_content(name, content, lambda line: text, DocumentOptions(source, target)).content
     if not written.startswith(b"PK"):
         return written.decode()
     return "".join(member.decode("utf-8", "replace") for member in read_members(written).values())
@@ -53,7 +49,7 @@ DIRECTIONS = {
         '|<w:rPr><w:b/><w:bCs/><w:rtl/><w:lang w:bidi="{}"/></w:rPr>',
     ),
     "a.pptx": (
-        test_pptx.make_pptx(f"<a:p><a:pPr algn='l'/>{test_pptx.run('Hi', test_pptx.PLAIN)}</a:p>"),
+        make_pptx(f"<a:p><a:pPr algn='l'/>{test_pptx.run('Hi', test_pptx.PLAIN)}</a:p><a:p>{test_pptx.run('Hi')}</a:p>"),
         '<a:pPr algn="r" rtl="1"/><a:r><a:rPr lang="{}"/>|<a:p><a:pPr rtl="1"/>',
     ),
     "a.xlsx": (test_xlsx.XLSX, '<sheetView rightToLeft="1"'),
@@ -71,9 +67,7 @@ def test_direction_is_written_and_removed(subtests: pytest.Subtests) -> None:
         for name in DIRECTIONS:
             with subtests.test(name=name, language=language):
                 content, expected = DIRECTIONS[name]
-                document = parse_document(name, content)
-                stub, options = make_stub(lambda line: "مايو"), DocumentOptions("en", language)
-                turned = translate_document(document, get_parser(name), stub, options).content
+                turned = translate_content(name, content, lambda line: "مايو", DocumentOptions("en", language)).content
                 text = translate(name, content, "en", language, "مايو")
                 parts = (
                     expected.format(language)
@@ -89,7 +83,6 @@ def test_direction_is_written_and_removed(subtests: pytest.Subtests) -> None:
 
 def test_pages_come_back_as_they_were() -> None:
     """A span that holds a direction alone goes with it, and the elements of the page stay."""
-    stub = make_stub(str.upper)
     for page in (
         "<li>A B<li>C",
         "<p>A B</p>C D<p>E",
@@ -101,8 +94,7 @@ def test_pages_come_back_as_they_were() -> None:
     ):
         content = page.encode()
         for source, target in (("en", "ar"), ("ar", "en")):
-            document = parse_document("a.html", content)
-            content = translate_document(document, get_parser("a.html"), stub, DocumentOptions(source, target)).content
+            content = translate_content("a.html", content, options=DocumentOptions(source, target)).content
             assert content.decode().count('"rtl"') == (0 if target == "en" else content.decode().count(' dir="rtl"') or -1)
         assert content.decode() == page
 
@@ -133,9 +125,7 @@ def test_parts_in_other_languages_stay() -> None:
         '<html lang="es"><p lang="fr" title="Un mot">Il est tard.</p><p>HE SAID <i lang="fr">au revoir</i> TO <b lang="es">'
         'US</b>.<ul><li lang=fr>Un<ul><li>Deux</ul><li>TWO</ul><blockquote lang="de"><p lang="es">THREE</p>Vier</blockquote>'
     )
-    document = parse_document("a.html", page.encode())
-    result = translate_document(document, get_parser("a.html"), make_stub(str.upper), DocumentOptions("en", "es"))
-    assert result.content.decode() == expected
+    assert translate_content("a.html", page, options=DocumentOptions("en", "es")).content.decode() == expected
     assert "<lang fr>Bonjour</lang> A" in translate("a.vtt", VTT.encode(), "en", "de", "A")
     assert translate("a.md", b"---\nlang: en-US\n---\nMay", "en", "de", "Mai") == "---\nlang: de\n---\nMai"
 
@@ -170,7 +160,7 @@ def test_script_selects_the_language_of_a_run() -> None:
 REFUSED = {
     "a.html": b'<html lang="fr-CA"><p>Il est tard.</p>',
     "a.docx": make_docx(f"<w:p>{RUN.format('fr-CA', 'Il est tard')}</w:p>"),
-    "a.pptx": test_pptx.make_pptx(f"<a:p>{test_pptx.run('Il est tard', test_pptx.PLAIN.replace('en-US', 'fr-CA'))}</a:p>"),
+    "a.pptx": make_pptx(f"<a:p>{test_pptx.run('Il est tard', test_pptx.PLAIN.replace('en-US', 'fr-CA'))}</a:p>"),
     "a.odt": DIRECTIONS["a.odt"][0],
     "a.epub": test_epub.make_epub(),
     "a.md": b"---\ntitle: May\nlang: fr-CA\n---\nIl est tard\n",
@@ -180,26 +170,14 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_file_in_another_language_is_refused(name: str) -> None:
     language = "fr" if document_language(name) == "en" else "en"
-    document = parse_document(name, REFUSED[name])
     with raises_code("unsupported-language", "the file states the language"):
-        translate_document(document, get_parser(name), make_stub(str.upper), DocumentOptions(language, "de"))
+        translate_content(name, REFUSED[name], options=DocumentOptions(language, "de"))
     options = DocumentOptions(language, "de", any_language=True)
-    assert translate_document(document, get_parser(name), make_stub(str.upper), options).results[0].text
+    assert translate_content(name, REFUSED[name], options=options).results[0].text
 
 
 def document_language(name: str) -> str:
     return parse_document(name, REFUSED[name]).source_language[:2]
-
-
-def test_nested_languages_end_with_their_elements() -> None:
-    scopes = LanguageScopes()
-    for _ in range(20_000):
-        scopes.read_start("span", "fr", is_void=False)
-        scopes.read_start("b", "", is_void=False)
-    for _ in range(20_000):
-        scopes.read_end("b")
-        scopes.read_end("span")
-    assert scopes.language == ""
 
 
 def test_metadata_of_odt_states_the_new_language() -> None:

@@ -6,14 +6,11 @@ import re
 from collections.abc import Callable
 
 import pytest
-from document_checks import make_stub
-from test_epub import make_epub
-from test_odt import make_odt
-from test_pptx import make_pptx
-from zip_files import make_docx, read_members
+from document_checks import OPTIONS, make_stub, translate_content
 
 from dragoman.documents.formats import get_parser, parse_document
-from dragoman.documents.translate_document import DocumentOptions, translate_document
+from dragoman.documents.translate_document import translate_document
+from office_files import make_docx, make_epub, make_odt, make_pptx, read_members
 
 SCRIPT = '<w:rPr><w:vertAlign w:val="{}"/></w:rPr>'
 SUPERSCRIPT = (
@@ -25,9 +22,7 @@ BASELINE = '<a:rPr baseline="{}"/>'
 
 def translate(name: str, content: bytes) -> str:
     """Return a file with German dates, if no text is flagged; the members of an archive one after the other."""
-    document = parse_document(name, content)
-    stub = make_stub(lambda line: re.sub(r"May (\d+)(?:th)?, (\d+)", r"\1. Mai \2", line))
-    result = translate_document(document, get_parser(name), stub, DocumentOptions("en", "de"))
+    result = translate_content(name, content, lambda line: re.sub(r"May (\d+)(?:th)?, (\d+)", r"\1. Mai \2", line))
     assert [text for text in result.results if text.flags] == []
     if not result.content.startswith(b"PK"):
         return result.content.decode()
@@ -68,12 +63,7 @@ PACKAGES = {
     "a.pptx": (make_pptx, "<a:p><a:r><a:t>{}</a:t></a:r><a:br/><a:r><a:t>{}</a:t></a:r></a:p>"),
     "a.odt": (make_odt, "<text:p>{}<text:line-break/>{}</text:p>"),
     "b.odt": (make_odt, "<text:p><text:span>{}<text:tab/>{}</text:span></text:p>"),
-    "a.epub": (
-        lambda body: make_epub(
-            f'<html xmlns="http://www.w3.org/1999/xhtml"><head><title>1</title></head><body>{body}</body></html>'
-        ),
-        "<p>{}<br/>\n{}</p>",
-    ),
+    "a.epub": (make_epub, "<p>{}<br/>\n{}</p>"),
 }
 
 
@@ -113,13 +103,8 @@ def test_sentence_runs_over_a_break_in_an_element() -> None:
             ("a.md", "{}\n", ("[", "](x)")),
         ):
             seen: list[str] = []
-
-            def remember(line: str, seen: list[str] = seen) -> str:
-                seen.append(line)
-                return line.upper()
-
             document = parse_document(name, form.format(text.format(*tags)).encode())
-            written = translate_document(document, get_parser(name), make_stub(remember), DocumentOptions("en", "de")).content
+            written = translate_document(document, get_parser(name), make_stub(lines=seen), OPTIONS).content
             expected = text.upper().replace("<BR>", "<br>").format(*tags)
             assert written.decode() == form.format(expected), (name, text)
             sentence = text.removesuffix("<br>E").format("", "").replace("<br>", " ")
@@ -130,8 +115,7 @@ def test_lines_of_an_element_alone_are_texts() -> None:
     seen: list[str] = []
     content = b"<p><b>two<br>lines</b></p><p>see <b>Three<br>Lines</b></p>"
     document = parse_document("a.html", content)
-    stub = make_stub(lambda line: seen.append(line) or line)  # type: ignore[func-returns-value]
-    translate_document(document, get_parser("a.html"), stub, DocumentOptions("en", "de"))
+    translate_document(document, get_parser("a.html"), make_stub(lines=seen), OPTIONS)
     assert set(seen) == {"two", "lines", "see", "Three", "Lines"}
 
 
@@ -141,7 +125,7 @@ SOFT_BREAKS: dict[str, tuple[Callable[[str], bytes], str]] = {
     "a.docx": (make_docx, "<w:p><w:r><w:t>{}</w:t><w:br/><w:t>{}</w:t></w:r></w:p>" * 2),
     "a.pptx": (make_pptx, "<a:p><a:r><a:t>{}</a:t></a:r><a:br/><a:r><a:t>{}</a:t></a:r></a:p>" * 2),
     "a.odt": (make_odt, "<text:p>{}<text:line-break/>{}</text:p>" * 2),
-    "a.epub": (PACKAGES["a.epub"][0], "<p>{}<br/>{}</p>" * 2),
+    "a.epub": (make_epub, "<p>{}<br/>{}</p>" * 2),
 }
 
 
@@ -150,9 +134,8 @@ def test_noun_after_a_soft_break_is_written(name: str) -> None:
     """A line that begins in upper case would be read as a text of its own in the written file."""
     make, form = SOFT_BREAKS[name]
     words = {"This is the": "Das ist das", "house of mine.": "Haus von mir.", "In May": "im Mai", "In June": "im Juni"}
-    document = parse_document(name, make(form.format(*words)))
-    stub = make_stub(lambda line: re.sub("|".join(words), lambda match: words[match[0]], line))
-    result = translate_document(document, get_parser(name), stub, DocumentOptions("en", "de"))
+    content = make(form.format(*words))
+    result = translate_content(name, content, lambda line: re.sub("|".join(words), lambda match: words[match[0]], line))
     assert [text.flags for text in result.results if not text.text] == []
     contents = [result.content] if not result.content.startswith(b"PK") else read_members(result.content).values()
     others = re.compile(r"<(?!(?:w:|a:)?br|text:line-break)[^<>]*>")

@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from document_checks import check_laws, make_stub
+from document_checks import check_laws, translate_content
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from dragoman.documents import markdown
 from dragoman.documents.document import UnitTranslation, check_written, write_document
-from dragoman.documents.translate_document import DocumentOptions, translate_document
 
 PAGE = r"""---
 layout: Kept
@@ -207,9 +206,7 @@ def test_link_keeps_its_label_when_its_text_changes(end: str) -> None:
 
 def test_code_of_programs_is_written_as_it_is() -> None:
     text = "Delete *.txt with --all, call a[i] or Map<String, List<T>> in C:\\dir"
-    written = translate_document(
-        markdown.parse(text.encode()), markdown.parse, make_stub(str.swapcase), DocumentOptions("en", "de")
-    ).content
+    written = translate_content("a.md", text, str.swapcase).content
     assert written.decode() == "dELETE *.txt WITH --all, CALL a[i] OR Map<String, List<T>> IN C:\\dir"
 
 

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from document_checks import check_document
-from zip_files import check_other_members, make_zip, read_members
+from document_checks import check_document, check_other_members
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.odt import parse_odp, parse_ods, parse_odt
 from expected_errors import raises_code
+from office_files import make_odt, read_members
 
-NAMES = (
-    'xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
-    'xmlns:style="urn:oasis:names:tc:opendocument:xmlns:style:1.0" '
-    'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" '
-    'xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"'
-)
 NOTE = (
     '<text:note text:id="n1"><text:note-citation>1</text:note-citation><text:note-body>'
     "<text:p>A note.</text:p></text:note-body></text:note>"
 )
-
-
-def make_odt(body: str, styles: str = "", manifest: str = "", mimetype: str = "text") -> bytes:
-    members: dict[str, str | bytes] = {
-        "mimetype": f"application/vnd.oasis.opendocument.{mimetype}",
-        "content.xml": f'<?xml version="1.0"?><office:document-content {NAMES}>{body}</office:document-content>',
-        "styles.xml": f"<office:document-styles {NAMES}>{styles}</office:document-styles>",
-        "Pictures/1.png": bytes(range(256)),
-        "META-INF/manifest.xml": f"<manifest:manifest {NAMES}>{manifest}</manifest:manifest>",
-    }
-    return make_zip(members, stored=("mimetype",))
 
 
 PARAGRAPHS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from document_checks import check_document
-from zip_files import W, make_docx, make_package, read_members
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.docx import parse_docx
@@ -13,9 +12,8 @@ from dragoman.documents.pptx import parse_pptx
 from dragoman.documents.reading import MAX_PARTS
 from dragoman.documents.xlsx import parse_xlsx
 from dragoman.errors import DataError
+from office_files import A, S, W, make_docx, make_pptx, make_xlsx, read_members
 
-S = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
-A = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
 CHART = (
     "drawingml.chart",
     f'<c:chartSpace xmlns:c="c" {A}><c:title><a:p><a:r><a:t>Chart title</a:t></a:r></a:p></c:title>'
@@ -25,20 +23,9 @@ CORE = "<c:coreProperties xmlns:c='c' xmlns:d='d'><d:title>Book title</d:title><
 CORE_PART = {"docProps/core.xml": ("core-properties", CORE)}
 
 
-def make_xlsx(strings: list[str], sheet: str, parts: dict[str, tuple[str, str]]) -> bytes:
-    """Return a workbook."""
-    cells = "".join(f"<si><t>{text}</t></si>" for text in strings)
-    return make_package(
-        {
-            "xl/workbook.xml": (
-                "spreadsheetml.sheet.main",
-                f'<workbook {S}><sheet name="My sheet"/><sheet name="2"/></workbook>',
-            ),
-            "xl/sharedStrings.xml": ("spreadsheetml.sharedStrings", f"<sst {S}>{cells}</sst>"),
-            "xl/worksheets/sheet1.xml": ("spreadsheetml.worksheet", f"<worksheet {S}>{sheet}</worksheet>"),
-            **parts,
-        }
-    )
+def make_workbook(strings: list[str], sheet: str, parts: dict[str, tuple[str, str]]) -> bytes:
+    """Return a workbook with a cell for each text."""
+    return make_xlsx("".join(f"<si><t>{text}</t></si>" for text in strings), sheet, parts)
 
 
 def test_texts_that_are_compared_stay(subtests: pytest.Subtests) -> None:
@@ -55,7 +42,7 @@ def test_texts_that_are_compared_stay(subtests: pytest.Subtests) -> None:
     ):
         with subtests.test(sheet):
             strings = ["Open door", "Closed door", 'Say "yes"', "Free [ab]"]
-            document = parse_xlsx(make_xlsx(strings, sheet, {}))
+            document = parse_xlsx(make_workbook(strings, sheet, {}))
             assert [text for text in strings if text not in {unit.source for unit in document.units}] == kept
             skipped = dict(document.skipped)
             assert skipped.pop("names of sheets") == 1
@@ -67,13 +54,13 @@ def test_texts_that_are_compared_stay(subtests: pytest.Subtests) -> None:
 def test_texts_that_cells_may_contain_are_limited() -> None:
     sheet = "".join(f'<cfRule text="{number}"/>' for number in range(MAX_PARTS + 1))
     with pytest.raises(DataError, match="200,000 elements, attributes and texts"):
-        parse_xlsx(make_xlsx([], sheet, {}))
+        parse_xlsx(make_workbook([], sheet, {}))
 
 
 def test_names_of_pivot_fields_stay() -> None:
     field = '<cacheField name="Color"><sharedItems><s v="Red"/></sharedItems></cacheField>'
     pivot = f"<pivotCacheDefinition {S}>{field}</pivotCacheDefinition>"
-    content = make_xlsx(["Color", "Red", "Size"], "", {"xl/p.xml": ("spreadsheetml.pivotCacheDefinition", pivot)})
+    content = make_workbook(["Color", "Red", "Size"], "", {"xl/p.xml": ("spreadsheetml.pivotCacheDefinition", pivot)})
     assert [unit.source for unit in parse_xlsx(content).units] == ["Size"]
 
 
@@ -93,7 +80,7 @@ def test_texts_around_cells_are_translated() -> None:
         "xl/charts/chart1.xml": CHART,
         **CORE_PART,
     }
-    document = check_document(parse_xlsx, make_xlsx([], sheet, parts))
+    document = check_document(parse_xlsx, make_workbook([], sheet, parts))
     assert [unit.source for unit in document.units] == [
         "<br1/>Left side<br2/><x3/><x4/>Page <x5/>", "A note", "Prompt title", 'A "prompt"', "An error", "A box", "Chart title",
         "A cat", "Book title",
@@ -131,15 +118,15 @@ def test_layouts_comments_and_alternative_texts_of_powerpoint() -> None:
             f'<p:x xmlns:p="p" {A}><p:cNvPr descr="{text} picture"/><a:p><a:r><a:t>{text}</a:t></a:r></a:p></p:x>',
         )
 
-    content = make_package(
+    content = make_pptx(
+        "",
         {
-            "ppt/presentation.xml": ("presentationml.presentation.main", "<a/>"),
             "ppt/slides/slide1.xml": make_part("slide", "Slide"),
             "ppt/slideLayouts/slideLayout1.xml": make_part("slideLayout", "Layout"),
             "ppt/charts/chart1.xml": CHART,
             "ppt/comments/comment1.xml": ("presentationml.comments", '<p:cm xmlns:p="p"><p:text>A comment</p:text></p:cm>'),
             "ppt/comments/modern1.xml": ("ms-powerpoint.comments", make_part("", "Reply")[1].replace("cNvPr", "id")),
-        }
+        },
     )
     document = check_document(parse_pptx, content)
     assert [unit.source for unit in document.units] == [
@@ -159,12 +146,10 @@ def test_texts_of_diagrams_and_their_shapes_are_translated() -> None:
         return f"drawingml.{kind}", f'<d:x xmlns:d="d" {A}><d:t><a:p><a:r><a:t>{text}</a:t></a:r></a:p></d:t></d:x>'
 
     parts = {"a/data1.xml": make_part("diagramData", "A step"), "a/drawing1.xml": make_part("diagramDrawing", "A step")}
-    slide = ("presentationml.presentation.main", "<a/>")
-    presentation = make_package({"ppt/presentation.xml": slide, **parts})
     for parse, content in (
         (parse_docx, make_docx("", parts)),
-        (parse_xlsx, make_xlsx([], "", parts)),
-        (parse_pptx, presentation),
+        (parse_xlsx, make_workbook([], "", parts)),
+        (parse_pptx, make_pptx("", parts)),
     ):
         document = check_document(parse, content)
         assert [unit.source for unit in document.units] == ["A step", "A step"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from document_checks import check_document
-from zip_files import check_other_members, make_package, read_members
+from document_checks import check_document, check_other_members
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.pptx import parse_pptx
+from office_files import A, make_pptx, read_members
 
-A = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
 SLIDE, NOTES = "ppt/slides/slide1.xml", "ppt/notesSlides/notesSlide1.xml"
 MASTER = "ppt/slideMasters/slideMaster1.xml"
 PLAIN = '<a:rPr lang="en-US" dirty="0"/>'
@@ -19,21 +18,12 @@ def run(text: str, properties: str = "") -> str:
     return f"<a:r>{properties}<a:t>{text}</a:t></a:r>"
 
 
-def make_pptx(body: str) -> bytes:
-    return make_package(
-        {
-            "ppt/presentation.xml": ("presentationml.presentation.main", "<a/>"),
-            SLIDE: ("presentationml.slide", f"<sld {A}>{body}</sld>"),
-            NOTES: ("presentationml.notesSlide", f"<sld {A}><a:p>{run('Say hello')}</a:p></sld>"),
-            MASTER: ("presentationml.slideMaster", f"<sld {A}><a:p>{run('Master')}</a:p></sld>"),
-        }
-    )
-
-
 def test_slides_and_notes_are_translated() -> None:
     runs = [run("A ", PLAIN), run("bo", BOLD), run("ld", BOLD.replace("US", "GB")), run(" word"), "<a:br/>", run("next")]
     body = f"<a:p><a:pPr lvl='1'/>{''.join(runs)}<a:endParaRPr/></a:p>"
-    content = make_pptx(body)
+    notes = ("presentationml.notesSlide", f"<sld {A}><a:p>{run('Say hello')}</a:p></sld>")
+    master = ("presentationml.slideMaster", f"<sld {A}><a:p>{run('Master')}</a:p></sld>")
+    content = make_pptx(body, {NOTES: notes, MASTER: master})
     document = check_document(parse_pptx, content)
     assert [unit.source for unit in document.units] == ["A <g1>bold</g1> word<br2/>next", "Say hello", "Master"]
     check_other_members(parse_pptx, content, {SLIDE, NOTES, MASTER})

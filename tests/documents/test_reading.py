@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from zip_files import make_docx, make_package, make_zip
 
 from dragoman.documents import reading
 from dragoman.documents.formats import get_parser, parse_document
@@ -18,6 +17,7 @@ from dragoman.documents.reading import MAX_CHAPTER_PARTS, MAX_CODES, MAX_PARTS, 
 from dragoman.documents.xml_spans import MAX_ELEMENT_BYTES, MAX_NAMES
 from dragoman.documents.zip_document import MIN_RATIO_BYTES
 from dragoman.errors import DataError
+from office_files import make_docx, make_epub, make_odt, make_xlsx, make_zip
 
 XLIFF = '<xliff version="1.2"><file source-language="en" target-language="de"><body>{}</body></file></xliff>'
 UNIT = "<trans-unit><source>{}</source></trans-unit>"
@@ -83,7 +83,7 @@ def test_archive_beyond_the_packing_ratio_is_refused() -> None:
 def test_chapter_has_fewer_parts_than_other_elements() -> None:
     body = "<p>one</p>" + "".join(f"<p>{number * 7919 % 9973}</p>" for number in range(MAX_CHAPTER_PARTS // 2))
     with pytest.raises(DataError, match="'body' has more than 80,000 elements"):
-        get_parser("a.epub")(make_epub([body]))
+        get_parser("a.epub")(make_epub(body))
 
 
 def test_small_member_may_have_any_packing_ratio() -> None:
@@ -260,62 +260,25 @@ result = translate(document)
 assert len(result.results) == len(document.units) and all(unit.text for unit in result.results)
 print(read_status("VmHWM:") - before)
 """
-PARAGRAPH = "<w:p><w:pPr><w:ind w:left='{}'/></w:pPr><w:r><w:t>one {}</w:t></w:r></w:p>"
-SHEET = '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>{}</sheetData></worksheet>'
-STRINGS = '<sst xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">{}</sst>'
-ODT = (
-    '<office:document-content xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
-    'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"><office:body>{}</office:body></office:document-content>'
-)
-
-
-def make_xlsx(strings: str, sheet: str) -> bytes:
-    kinds = {"workbook": "sheet.main", "strings": "sharedStrings", "sheet": "worksheet"}
-    xml = {"workbook": "<workbook/>", "strings": STRINGS.format(strings), "sheet": SHEET.format(sheet)}
-    return make_package({f"xl/{name}.xml": (f"spreadsheetml.{kind}", xml[name]) for name, kind in kinds.items()})
-
-
-def make_odt(body: str) -> bytes:
-    members = {"META-INF/manifest.xml": "<manifest/>", "content.xml": ODT.format(body)}
-    return make_zip({"mimetype": "application/vnd.oasis.opendocument.text", **members}, ("mimetype",))
-
-
-def make_epub(chapters: list[str]) -> bytes:
-    items = "".join(f'<item href="{number}.xhtml" media-type="application/xhtml+xml"/>' for number in range(len(chapters)))
-    members = {"META-INF/container.xml": '<container><rootfile full-path="p.opf"/></container>'}
-    members["p.opf"] = f"<package><manifest>{items}</manifest></package>"
-    for number, chapter in enumerate(chapters):
-        members[f"{number}.xhtml"] = f'<html xmlns="http://www.w3.org/1999/xhtml"><body>{chapter}</body></html>'
-    return make_zip({"mimetype": "application/epub+zip", **members}, ("mimetype",))
-
-
-DIGITS = "0 1 2 3 4 5 6 7 8 9 " * 50
+TEXTS: dict[str, tuple[Callable[[str], bytes], str]] = {
+    "docx": (make_docx, "<w:p><w:pPr><w:ind w:left='1'/></w:pPr><w:r><w:t>one {}</w:t></w:r></w:p>"),
+    "xlsx": (make_xlsx, "<si><t>one {}</t></si>"),
+    "odt": (make_odt, "<text:p>one {}</text:p>"),
+    "epub": (make_epub, "<p>one {}</p>"),
+    "po": (str.encode, '\nmsgctxt "{0}"\nmsgid "one {0}"\nmsgstr ""\n'),
+}
 
 
 def build_large_file(suffix: str, num_texts: int, num_mib: int) -> bytes:
-    """Return a file with so many texts. The members of an archive have this size, unpacked."""
+    """Return a file with so many texts, and so many MiB of comments that compress by less than the allowed ratio."""
+    make, text = TEXTS[suffix]
     rng = random.Random(1)
-    filling = num_mib * 2**20 // num_texts - 80
+    blocks = num_mib * 2**10 // num_texts
 
-    def fill_up(size: int) -> str:
-        """Return a comment of this size, which compresses by less than the allowed ratio."""
-        return f"<!--{''.join(f'{rng.getrandbits(256)}{DIGITS}' for _ in range(size // 1100))}-->"
+    def make_comment() -> str:
+        return f"<!--{''.join(f'{rng.getrandbits(256):<1024}' for _ in range(blocks))}-->" if blocks else ""
 
-    def join(pattern: str, filling: int = filling) -> str:
-        return "".join(pattern.format(number) + fill_up(filling - 200) for number in range(num_texts))
-
-    match suffix:
-        case "docx":
-            return make_docx(join(PARAGRAPH.replace("left='{}'", "left='1'")))
-        case "xlsx":
-            return make_xlsx(join("<si><t>one {}</t></si>", 0), fill_up(filling - 200) * num_texts)
-        case "odt":
-            return make_odt(join("<text:p>one {}</text:p>"))
-        case "po":
-            entries = (f'\nmsgctxt "{number}"\nmsgid "one {number}"\nmsgstr ""\n' for number in range(num_texts))
-            return ('msgid ""\nmsgstr ""\n' + "".join(entries)).encode()
-        case _:
-            return make_epub([join("<p>one {}</p>")])
+    return make("".join(text.format(number) + make_comment() for number in range(num_texts)))
 
 
 @pytest.mark.slow

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from document_checks import check_document, make_stub
+from document_checks import check_document, translate_content
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.resx import parse_resx
-from dragoman.documents.translate_document import DocumentOptions, translate_document
+from dragoman.documents.translate_document import DocumentOptions
 
 RESX = b"""\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?>\r
 <root>\r
@@ -40,9 +40,8 @@ def test_texts_are_read_and_written() -> None:
 
 def translate(comment: str, language: str, value: str = "Open the house") -> tuple[str, tuple[str, ...]]:
     """Return the text that a value with a comment gets in a language, by a stub that writes capital letters, and its flags."""
-    content = f'<root><data name="a"><value>{value}</value><comment>{comment}</comment></data></root>'.encode()
-    options = DocumentOptions("en", language)
-    result = translate_document(parse_resx(content), parse_resx, make_stub(str.upper), options)
+    content = f'<root><data name="a"><value>{value}</value><comment>{comment}</comment></data></root>'
+    result = translate_content("a.resx", content, options=DocumentOptions("en", language))
     flags = tuple(flag for unit in result.results for flag in unit.flags)
     return parse_resx(result.content).units[0].source, flags
 

@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from document_checks import check_laws, make_stub
+from document_checks import check_laws, translate_content
+from test_subtitles import SRT, VTT
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.substation import parse_ass
-from dragoman.documents.translate_document import DocumentOptions, translate_document
 
 FILE = r"""[Script Info]
 ; A comment
@@ -73,17 +73,15 @@ def test_sentence_goes_on_in_the_next_event_of_its_style() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("ffmpeg"), reason="ffmpeg is not installed")
-def test_ffmpeg_reads_the_translated_events(tmp_path: Path) -> None:
-    document = parse_ass(FILE.encode())
-    result = translate_document(document, parse_ass, make_stub(str.upper), DocumentOptions("en", "de"))
+@pytest.mark.parametrize(("name", "content"), [("a.ass", FILE), ("a.srt", SRT), ("a.vtt", VTT)])
+def test_ffmpeg_reads_the_translated_events(name: str, content: str, tmp_path: Path) -> None:
     texts = []
-    for name, content in (("old.ass", FILE.encode()), ("new.ass", result.content)):
-        (tmp_path / name).write_bytes(content)
+    for folder, written in (("old", content.encode()), ("new", translate_content(name, content).content)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(written)
         command = ["ffmpeg", "-v", "error", "-i", name, "-f", "srt", "-"]
-        run = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        run = subprocess.run(command, cwd=tmp_path / folder, check=True, capture_output=True, text=True)
         assert not run.stderr
-        texts.append([line for line in run.stdout.decode().splitlines() if re.search("[A-Za-z]", line) and "-->" not in line])
-    plain = [[re.sub(r"<[^<>]*>|\{[^{}]*\}|m 0 0 l[ 0-9]*", "", line).upper() for line in lines] for lines in texts]
-    assert len(plain[0]) >= 5
-    assert plain[0] == plain[1]
-    assert any("OPEN THE DOOR" in line for line in texts[1])
+        texts.append(re.sub(r"<[^<>]*>|\{[^{}]*\}|m 0 0 l[ 0-9]*", "", run.stdout).upper().split())
+    assert texts[0] == texts[1]
+    assert sum(word == "-->" for word in texts[0]) >= 3

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from document_checks import Parse, check_laws, make_stub
+from document_checks import check_laws, translate_content
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents.cue_text import split_for_cues
 from dragoman.documents.document import UnitTranslation, check_written, write_document
 from dragoman.documents.subtitles import LINE_LENGTH, break_lines, parse_srt, parse_vtt
-from dragoman.documents.translate_document import DocumentOptions, translate_document
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500
@@ -171,10 +170,9 @@ SRT_CUES = {
 }
 
 
-def translate_cue(parse: Parse, file: str) -> str:
+def translate_cue(name: str, file: str) -> str:
     """Return the file with German dates, by a function in place of the model, if no text is flagged but for its length."""
-    stub = make_stub(lambda line: re.sub(r"May (\d+), (\d+)", r"\1. Mai \2", line))
-    result = translate_document(parse(file.encode()), parse, stub, DocumentOptions("en", "de"))
+    result = translate_content(name, file, lambda line: re.sub(r"May (\d+), (\d+)", r"\1. Mai \2", line))
     assert [text.flags for text in result.results if set(text.flags) - {"line_length"}] == []
     return result.content.decode()
 
@@ -184,14 +182,14 @@ def test_stamps_voices_and_lines_of_vtt_stay(subtests: pytest.Subtests) -> None:
         with subtests.test(name=name):
             head = "WEBVTT\nKind: captions\nLanguage: {}\n\n00:01.000 --> 00:09.000 align:start position:0%\n{}\n"
             source, expected = VTT_CUES[name]
-            assert translate_cue(parse_vtt, head.format("en", source)) == head.format("de", expected)
+            assert translate_cue("a.vtt", head.format("en", source)) == head.format("de", expected)
 
 
 @pytest.mark.parametrize("name", SRT_CUES)
 def test_overrides_and_lines_of_srt_stay(name: str) -> None:
     head = "1\n00:00:01,000 --> 00:00:09,000\n{}\n"
     source, expected = SRT_CUES[name]
-    assert translate_cue(parse_srt, head.format(source)) == head.format(expected)
+    assert translate_cue("a.srt", head.format(source)) == head.format(expected)
 
 
 def test_rolling_captions_are_no_sentence() -> None:
@@ -210,9 +208,8 @@ def test_songs_and_sounds_are_no_part_of_a_sentence() -> None:
 def test_line_length_of_a_cue_with_time_stamps_is_that_of_its_lines() -> None:
     line = "<00:00:00.500>" + " ".join(["words"] * 9)  # 53 characters, which no break divides
     for stamp, flags in ((line, ("line_length",)), (line.partition(">")[2], ())):
-        document = parse_vtt(f"WEBVTT\n\n00:00.000 --> 00:09.000\nSome {stamp}\n".encode())
-        translate = make_stub(lambda text: text.replace("words", "Worte").replace("Some", "Einige"))
-        result = translate_document(document, parse_vtt, translate, DocumentOptions("en", "de"))
+        content = f"WEBVTT\n\n00:00.000 --> 00:09.000\nSome {stamp}\n"
+        result = translate_content("a.vtt", content, lambda text: text.replace("words", "Worte").replace("Some", "Einige"))
         assert [text.flags for text in result.results] == [flags]
         assert result.content.count(b"\n") == (5 if not flags else 4)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from document_checks import OPTIONS, make_stub, translate_content
 
+from dragoman.documents import po
 from dragoman.documents.document import Document, Unit
 from dragoman.documents.formats import SUFFIXES, get_parser, parse_document
 from dragoman.documents.subtitles import SubtitleLimits
@@ -18,7 +20,6 @@ from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest
 from expected_errors import raises_code
 
-OPTIONS = DocumentOptions("en", "de")
 CATALOG = """msgid ""
 msgstr "Language: de\\nPlural-Forms: nplurals=2; plural=(n != 1);\\n"
 
@@ -46,39 +47,23 @@ a long sentence.
 """
 
 
-class StubModel:
-    """Model that writes each word in capitals, with the attention of a word on itself. lines: lines that it has read"""
-
-    def __init__(self, change: Callable[[str], str] = str.upper) -> None:
-        self.lines: list[str] = []
-        self.change = change
-
-    def __call__(self, request: LineRequest) -> Sequence[Translation]:
-        self.lines += request.lines
-        return [self.translate(line) for line in request.lines]
-
-    def translate(self, line: str) -> Translation:
-        text = self.change(line)
-        tokens, source_tokens = text.split(), line.split()
-        rows = tuple(tuple(float(i == j) for j in range(len(source_tokens))) for i in range(len(tokens)))
-        result = Translation(
-            text=text, score=0.0, tokens=tuple(tokens), token_log_probs=(), status="ok", source_tokens=tuple(source_tokens)
-        )
-        return replace(result, attention=rows)
-
-
 def translate(
-    name: str, text: str, options: DocumentOptions = OPTIONS, model: StubModel | None = None
+    name: str, text: str, options: DocumentOptions = OPTIONS, change: Callable[[str], str] = str.upper
 ) -> tuple[str, list[tuple[str, ...]]]:
-    document = parse_document(name, text.encode())
-    result = translate_document(document, get_parser(name), model or StubModel(), options)
+    result = translate_content(name, text, change, options)
     return result.content.decode(), [unit.flags for unit in result.results]
 
 
+def list_lines(options: DocumentOptions) -> tuple[str, list[str]]:
+    """Return the translated catalog, and the lines that the model has read."""
+    lines: list[str] = []
+    result = translate_document(po.parse(CATALOG.encode()), po.parse, make_stub(lines=lines), options)
+    return result.content.decode(), lines
+
+
 def test_empty_entries_are_translated_once() -> None:
-    model = StubModel()
-    written, flags = translate("a.po", CATALOG, model=model)
-    assert model.lines == ["One file"]
+    written, flags = translate("a.po", CATALOG)
+    assert list_lines(OPTIONS) == (written, ["One file"])
     assert flags == [(), ()]
     assert written.count('#, fuzzy\nmsgid "One file"\nmsgstr "ONE FILE"\n') == 1
     assert '#, fuzzy\nmsgctxt "again"\nmsgid "One file"\nmsgstr "ONE FILE"\n' in written
@@ -86,19 +71,15 @@ def test_empty_entries_are_translated_once() -> None:
 
 
 def test_scope_selects_fuzzy_and_translated_entries() -> None:
-    model = StubModel()
-    written, _ = translate("a.po", CATALOG, replace(OPTIONS, scope="fuzzy", accept=True), model)
-    assert model.lines == ["One file", "Three"]
+    written, lines = list_lines(replace(OPTIONS, scope="fuzzy", accept=True))
+    assert lines == ["One file", "Three"]
     assert "fuzzy" not in written
-    model = StubModel()
-    translate("a.po", CATALOG, replace(OPTIONS, scope="all"), model)
-    assert model.lines == ["One file", "Two", "Three"]
+    assert list_lines(replace(OPTIONS, scope="all"))[1] == ["One file", "Two", "Three"]
 
 
 def test_memory_has_precedence() -> None:
-    model = StubModel()
-    written, _ = translate("a.po", CATALOG, replace(OPTIONS, memory=TranslationMemory({"One file": "Eine Datei"})), model)
-    assert model.lines == []
+    written, lines = list_lines(replace(OPTIONS, memory=TranslationMemory({"One file": "Eine Datei"})))
+    assert lines == []
     assert written == CATALOG.replace('"One file"\nmsgstr ""', '"One file"\nmsgstr "Eine Datei"')
 
 
@@ -106,8 +87,7 @@ def test_translation_of_a_similar_text_is_never_good() -> None:
     memory = TranslationMemory({"Two small files": "Zwei kleine Dateien", "Send 20 files": "20 Dateien senden"}, 0.8)
     options = replace(OPTIONS, accept=True, memory=memory)
     text = CATALOG.replace("One file", "Two small file").replace("Three", "Send 35 files")
-    document = parse_document("a.po", text.encode())
-    result = translate_document(document, get_parser("a.po"), StubModel(), replace(options, scope="fuzzy"))
+    result = translate_content("a.po", text, options=replace(options, scope="fuzzy"))
     written = result.content.decode()
     assert '#, fuzzy\n#| msgid "Two small files"\nmsgid "Two small file"\nmsgstr "Zwei kleine Dateien"' in written
     assert '#, fuzzy\n#| msgid "Send 20 files"\nmsgid "Send 35 files"\nmsgstr "35 Dateien senden"' in written
@@ -125,7 +105,10 @@ def test_translation_of_a_similar_text_is_never_good() -> None:
 def test_branches_of_a_message_are_translated_as_sentences() -> None:
     message = "Delete {n, plural, =0 {no file} one {# file} other {# of {name}'s files}}?"
     translated = "{n, plural, =0 {zDelete zno zfile?} one {zDelete # zfile?} other {zDelete # zof {name}''zs zfiles?}}"
-    model = StubModel(lambda line: re.sub(r"(\{.*?\})|\w+", lambda match: match[1] or f"z{match[0]}", line))
+
+    def change(line: str) -> str:
+        return re.sub(r"(\{.*?\})|\w+", lambda match: match[1] or f"z{match[0]}", line)
+
     for name, template in (
         ("a.json", '{{"a": "{}"}}'),
         ("a.yaml", 'a: "{}"\n'),
@@ -134,52 +117,56 @@ def test_branches_of_a_message_are_translated_as_sentences() -> None:
     ):
         is_android = name == "a.xml"
         source = template.format(message.replace("'", "\\'") if is_android else message)
-        written, flags = translate(name, source, model=model)
+        written, flags = translate(name, source, change=change)
         assert written == template.format(translated.replace("'", "\\'") if is_android else translated), name
         assert flags == [()]
     broken = "{n, plural, one {a file}}"
-    assert translate("a.json", f'{{"a": "{broken}"}}', model=model) == (f'{{"a": "{broken}"}}', [("variables",)])
+    assert translate("a.json", f'{{"a": "{broken}"}}', change=change) == (f'{{"a": "{broken}"}}', [("variables",)])
     files = Unit("1", "{n, plural, one {# file} other {# files}}")
     assert check_unit(files, "{n, plural, one {# plik} few {# pliki} other {# plików}}", OPTIONS) == ()
     assert check_unit(files, "{n, plural, one {# plik} other {plików}}", OPTIONS) == ("variables",)
 
 
 def test_low_score_of_the_model_is_a_flag() -> None:
-    model = StubModel()
-    texts = {"one": (-0.5, -0.5), "two": (-3.0, -1.1)}
-    original = model.translate
-    model.translate = lambda line: replace(original(line), token_log_probs=texts[line])  # type: ignore[method-assign]
+    log_probs = {"one": (-0.5, -0.5), "two": (-3.0, -1.1)}
+
+    def score(request: LineRequest) -> list[Translation]:
+        return [replace(line, token_log_probs=log_probs[line.text.lower()]) for line in make_stub()(request)]
+
+    document = parse_document("a.json", b'{"a": "one", "b": "two"}')
     options = replace(OPTIONS, limits=ModelLimits(low_score=-2.0))
-    assert translate("a.json", '{"a": "one", "b": "two"}', options, model)[1] == [(), ("low_score",)]
+    result = translate_document(document, get_parser("a.json"), score, options)
+    assert [unit.flags for unit in result.results] == [(), ("low_score",)]
 
 
 def test_subtitles_are_broken_and_checked() -> None:
     limits = replace(OPTIONS, subtitles=SubtitleLimits(line_length=12, reading_speed=20))
     cues = "1\n00:00:01,000 --> 00:00:0{},000\n{}\n"
-    written, flags = translate("a.srt", cues.format(3, "a first part."), limits, StubModel(lambda line: f"the {line}"))
+    written, flags = translate("a.srt", cues.format(3, "a first part."), limits, lambda line: f"the {line}")
     assert written == cues.format(3, "the a first\npart.")
     assert flags == [()]
     long = cues.format(2, "This one is a bit too long, is it?")
-    assert translate("a.srt", long, limits, StubModel(str.title))[1] == [("untranslated", "line_length", "reading_speed")]
+    assert translate("a.srt", long, limits, str.title)[1] == [("untranslated", "line_length", "reading_speed")]
 
 
 def test_failed_check_is_flagged_and_fuzzy() -> None:
     text = CATALOG.replace("One file", "The %s has 1234 items")
-    written, flags = translate("a.po", text, replace(OPTIONS, accept=True), StubModel(lambda line: line.replace("1234", "12")))
+    written, flags = translate("a.po", text, replace(OPTIONS, accept=True), lambda line: line.replace("1234", "12"))
     assert flags == [("numbers", "untranslated")] * 2
     assert written.count("#, fuzzy") == 3
 
 
 def test_lost_text_stays_untranslated() -> None:
-    written, flags = translate("a.po", CATALOG, model=StubModel(lambda line: ""))
+    written, flags = translate("a.po", CATALOG, change=lambda line: "")
     assert written == CATALOG
     assert len(flags) == 2
 
 
 def test_sentence_is_translated_across_cues() -> None:
-    model = StubModel()
-    written, _ = translate("a.srt", CUES, model=model)
-    assert set(model.lines) == {"the first part of a long sentence."}
+    lines: list[str] = []
+    document = parse_document("a.srt", CUES.encode())
+    written = translate_document(document, get_parser("a.srt"), make_stub(lines=lines), OPTIONS).content.decode()
+    assert set(lines) == {"the first part of a long sentence."}
     assert written == CUES.replace("the first part of", "THE FIRST PART OF").replace("a long sentence.", "A LONG SENTENCE.")
 
 
@@ -191,7 +178,7 @@ def test_markup_is_kept() -> None:
 
 def test_text_that_cannot_be_written_is_left_out() -> None:
     source = "One\n\nTwo three\n"
-    written, flags = translate("a.md", source, model=StubModel(lambda line: "X\n\n# Y" if line == "One" else line.upper()))
+    written, flags = translate("a.md", source, change=lambda line: "X\n\n# Y" if line == "One" else line.upper())
     assert "TWO THREE" in written
     assert flags[1] == ()
 
@@ -237,12 +224,9 @@ def test_check_of_subtitles_reads_their_lines_and_times() -> None:
 POLISH_PLURALS = "nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2);"
 
 
-class PolishModel(StubModel):
-    """Model that inflects the word for files, as Polish does."""
-
-    def __init__(self) -> None:
-        forms = {"1 file": "1 plik", "2 files": "2 pliki", "5 files": "5 plików"}
-        super().__init__(lambda line: forms.get(line, "pliki liczone"))
+def write_polish(line: str) -> str:
+    """Inflect the word for files, as Polish does."""
+    return {"1 file": "1 plik", "2 files": "2 pliki", "5 files": "5 plików"}.get(line, "pliki liczone")
 
 
 @pytest.mark.parametrize(
@@ -274,7 +258,7 @@ class PolishModel(StubModel):
     ],
 )
 def test_each_plural_form_is_translated_with_a_number_of_its_own(name: str, text: str, expected: str) -> None:
-    written, _ = translate(name, text, replace(OPTIONS, target_language="pl"), PolishModel())
+    written, _ = translate(name, text, replace(OPTIONS, target_language="pl"), write_polish)
     assert expected in written
 
 
@@ -287,5 +271,5 @@ def test_long_texts_are_translated_a_few_at_a_time() -> None:
     """The texts that are translated together have 100,000 characters at most, because memory holds all of their parts."""
     document = parse_document("a.txt", "\n\n".join(f"{number} {'ab' * 15_000}" for number in range(10)).encode())
     counts: list[int] = []
-    translate_document(document, get_parser("a.txt"), StubModel(), OPTIONS, counts.append)
+    translate_document(document, get_parser("a.txt"), make_stub(), OPTIONS, counts.append)
     assert [count for count in counts if count] == [3, 3, 3, 1]

@@ -254,15 +254,6 @@ def test_options_that_do_not_go_with_folders_are_named(bundle: Path, tmp_path: P
         assert (result.exit_code, problem in " ".join(result.output.split())) == (2, True), result.output
 
 
-def test_missing_file_beside_a_folder_is_refused(bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.txt").write_text("one two\n", encoding="utf-8")
-    result = run(bundle, tmp_path / "docs", tmp_path / "b.txt", "-o", tmp_path / "out")
-    assert result.exit_code == 4
-    assert "b.txt: does not exist" in result.stderr
-    assert "1 file done, 1 refused" in result.stderr
-
-
 def test_names_of_a_project_and_checks_go_with_folders(bundle: Path, tmp_path: Path) -> None:
     for name in ("en", "fr"):
         (tmp_path / "locales" / name).mkdir(parents=True)

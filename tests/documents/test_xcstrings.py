@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from document_checks import check_laws, make_stub
+from document_checks import check_laws, translate_content
 
 from dragoman.documents.document import add_plural_forms, write_document
-from dragoman.documents.translate_document import DocumentOptions, translate_document
+from dragoman.documents.translate_document import DocumentOptions
 from dragoman.documents.xcstrings import parse_xcstrings
 
 
@@ -58,9 +58,7 @@ FILE = json.dumps(CATALOG, indent=2, separators=(",", " : "), ensure_ascii=False
 
 
 def translate(content: bytes, language: str, *, accept: bool = False) -> dict[str, Any]:
-    document = parse_xcstrings(content)
-    options = DocumentOptions("en", language, accept=accept)
-    result = translate_document(document, parse_xcstrings, make_stub(str.upper), options)
+    result = translate_content("a.xcstrings", content, options=DocumentOptions("en", language, accept=accept))
     values: dict[str, Any] = json.loads(result.content)
     assert (
         result.content

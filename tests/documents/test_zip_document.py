@@ -8,8 +8,7 @@ import zipfile
 import zlib
 
 import pytest
-from document_checks import check_document
-from zip_files import W, check_other_members, make_docx, make_zip, read_members
+from document_checks import check_document, check_other_members
 
 import dragoman.documents.zip_document
 from dragoman.documents.document import Edit
@@ -17,6 +16,7 @@ from dragoman.documents.docx import parse_docx
 from dragoman.documents.formats import get_parser
 from dragoman.documents.zip_document import ZipMembers
 from expected_errors import raises_code
+from office_files import W, make_docx, make_zip, read_members
 
 DOCX = make_docx("<w:p><w:r><w:t>Text</w:t></w:r></w:p>")
 TEXTS: dict[str, str | bytes] = {"a.xml": "<a>one</a>", "b.bin": b"\0\1" * 50, "c.xml": "<c>two</c>"}

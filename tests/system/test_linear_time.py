@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 from functools import cache
-from types import ModuleType
 
 import pytest
 
@@ -17,7 +16,6 @@ from outside_parsers import (
     Parse,
     find_corpus_parsers,
     find_file_parsers,
-    find_module_parsers,
     find_parsers,
     find_request_parsers,
     find_translations,
@@ -33,7 +31,7 @@ def find_all_parsers() -> dict[str, Parse]:
     """Return every parser, but not the readers of formats, each of which the reading of its files contains."""
     readers = {get_parser(f"a{suffix}") for suffix in INSIDE}
     names = {f"{reader.__module__}.{reader.__qualname__}".removeprefix("dragoman.") for reader in readers}
-    parsers = {name: parse for name, parse in find_parsers()[0].items() if name not in names}
+    parsers = {name: parse for name, parse in find_parsers().items() if name not in names}
     return parsers | find_file_parsers() | find_translations() | find_request_parsers() | find_corpus_parsers()
 
 
@@ -44,21 +42,6 @@ def copy_each_time(text: str) -> None:
 
 
 FAULTS: dict[str, Parse] = {"a loop that copies": copy_each_time, "an expression that tries again": re.compile(r"\.+\s").search}
-
-
-def parse_planted(text: str) -> None:
-    """Stand for a new parser."""
-
-
-def parse_with_width(text: str, width: int) -> None:
-    """Stand for a new parser that takes more than texts."""
-
-
-class PlantedParser:
-    """Class that stands for a new parser."""
-
-    def read(self, text: str) -> None:
-        """Read a text."""
 
 
 @pytest.mark.slow
@@ -74,17 +57,7 @@ def test_planted_exponential_expression_is_ended() -> None:
         re.search(r"(\.+)+\s", "." * 64)
 
 
-def test_planted_parsers_are_discovered() -> None:
-    module = ModuleType(__name__)
-    for item in (parse_planted, parse_with_width, PlantedParser, re.compile):
-        setattr(module, item.__name__, item)
-    parsers, unknown = find_module_parsers(module)
-    assert list(parsers) == [f"{__name__}.parse_planted"]
-    assert unknown == [f"{__name__}.parse_with_width", f"{__name__}.PlantedParser"]
-
-
-def test_every_parser_has_a_call() -> None:
-    assert find_parsers()[1] == [], "add a call of each to CALLS, or a reason to NO_PARSERS"
+def test_every_format_has_a_file() -> None:
     assert set(SUFFIXES) == INSIDE.keys() | EQUAL_SUFFIXES.keys()
 
 
@@ -97,7 +70,7 @@ def test_wrapped_text_is_read(subtests: pytest.Subtests) -> None:
 
 
 def test_time_is_linear_in_common_runs(subtests: pytest.Subtests) -> None:
-    for name, parse in find_parsers()[0].items():
+    for name, parse in find_parsers().items():
         if name.endswith((".make_language_filter", ".Glossary")):  # take long to load
             continue
         with subtests.test(name=name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dragoman.text import projection
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, parse_text
-from dragoman.text.placeholders import find_placeholders
 from dragoman.text.projection import UnitText, find_maximum_subarrays, project, split_units
 
 
@@ -30,22 +28,6 @@ def project_links(source: CodedText, translation: str, links: list[tuple[int, in
     for source_unit, target_unit in links:
         weights[target_unit, source_unit] = 1.0
     return project_all([source], [translation], [weights])[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "placeholders"),
-    [
-        ("Hello %s, %1$d of %(name)s and %-5.2f", ["%s", "%1$d", "%(name)s", "%-5.2f"]),
-        ("50% discount, 5% of it, 100 % i, costs $5", []),
-        (
-            "{name} {0} {{ user }} ${x} %{count} [X12X] ⟦3⟧",
-            ["{name}", "{0}", "{{ user }}", "${x}", "%{count}", "[X12X]", "⟦3⟧"],
-        ),
-        ("(see https://a.b/c?d=e.) or mail a.b@c.org.", ["https://a.b/c?d=e", "a.b@c.org"]),
-    ],
-)
-def test_placeholders(text: str, placeholders: list[str]) -> None:
-    assert [text[start:end] for start, end in find_placeholders(text)] == placeholders
 
 
 def test_placeholders_become_points() -> None:
@@ -146,23 +128,6 @@ def test_unit_that_attends_elsewhere_belongs_to_no_code() -> None:
     source = parse_markup("go <b>home</b>", is_html=True)
     weights = np.array([[0.0, 1.0], [0.0, 0.1], [1.0, 0.0]])
     assert project_all([source], ["heim da gehen"], [weights])[0] == "<b>heim</b> da gehen"
-
-
-def test_place_of_each_element_is_looked_for_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All elements compete for one place if weights are equal. To search each free part would take n²/2 searches."""
-    calls = 0
-
-    def count(*gains: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-        nonlocal calls
-        calls += len(gains[0])
-        return find_maximum_subarrays(*gains)
-
-    monkeypatch.setattr(projection, "find_maximum_subarrays", count)
-    size = 300
-    source = parse_markup(" ".join(f"<b>a{number}</b>" for number in range(size)), is_html=True)
-    result = project_all([source], [" ".join(f"b{number}" for number in range(size))], [np.ones((size, size))])[0]
-    assert result.count("<b>") == size
-    assert size <= calls <= 2 * size
 
 
 def test_many_points_share_the_search_for_their_gap() -> None:

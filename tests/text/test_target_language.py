@@ -78,12 +78,6 @@ def test_neighbors_decide_about_short_texts() -> None:
     assert find_target_language(far, "en", "de") == [True] * 3 + [False] * 13
 
 
-def test_restricted_identifier_leaves_others_unrestricted() -> None:
-    pytest.importorskip("py3langid")
-    make_identifier(norm_probs=True).set_languages(["de", "en"])
-    assert "fr" in make_identifier(norm_probs=True).labels
-
-
 def test_identifier_of_two_languages_decides_as_the_complete_one() -> None:
     pytest.importorskip("py3langid")
     complete, small = make_identifier(norm_probs=False), make_identifier(["de", "en", "unknown"], norm_probs=False)
