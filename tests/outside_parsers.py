@@ -298,8 +298,11 @@ CALLS: dict[str, Parse] = {
     "parsing.trees.ptb.read_tree of brackets": lambda text: read_tree(f"(a {text} a)"),
     "parsing.trees.ptb_tokenizer.tokenize_ptb": lambda text: tokenize_ptb(text, style="ontonotes"),
 }
-NO_PARSERS = ("text.edit_distance.compute_distance", "documents.formats.parse_document")
-"""Functions of short texts, and of names of files."""
+NO_PARSERS = (
+    "text.edit_distance.compute_distance", "text.references.count_sign", "documents.formats.parse_document",
+    "documents.xml_spans.find_attribute",
+)  # fmt: skip
+"""Functions of short texts and of names, and one that `set_attribute` calls."""
 PACKAGES = (dragoman.text, dragoman.documents, dragoman.data.tokenization, dragoman.cleaning, dragoman.parsing.trees)
 _TEXT_NAMES = frozenset(
     ("text", "content", "raw", "source", "translation", "expression", "line", "markup", "start_tag", "first", "second")

@@ -7,7 +7,6 @@ from document_checks import check_document
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.docx import parse_docx
-from dragoman.documents.file_report import FileReport, describe
 from dragoman.documents.pptx import parse_pptx
 from dragoman.documents.reading import MAX_PARTS
 from dragoman.documents.xlsx import parse_xlsx
@@ -132,13 +131,6 @@ def test_layouts_comments_and_alternative_texts_of_powerpoint() -> None:
     assert [unit.source for unit in document.units] == [
         "Slide", "Layout", "Chart title", "Reply", "Slide picture", "Layout picture", "A comment"
     ]  # fmt: skip
-
-
-def test_summary_counts_what_is_not_translated() -> None:
-    report = FileReport("a.xlsx", "ok", "b.xlsx", "xlsx", 3, 3, skipped={"names of sheets": 2, "texts in formulas": 1})
-    assert describe(report) == [
-        "a.xlsx: 3 of 3 texts translated into b.xlsx, not translated: names of sheets (2), texts in formulas (1), 0 flagged"
-    ]
 
 
 def test_texts_of_diagrams_and_their_shapes_are_translated() -> None:

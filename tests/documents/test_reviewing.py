@@ -93,5 +93,8 @@ def test_page_escapes_what_files_hold() -> None:
 
 
 def test_last_line_counts_all_texts() -> None:
-    report = FileReport("a.po", "ok", "a.de.po", "po", texts=9, translated=5, kept=3, left=1)
-    assert describe(report) == ["a.po: 5 of 9 texts translated into a.de.po, 3 kept, 1 left, 0 flagged"]
+    skipped = {"names of sheets": 2, "texts in formulas": 1}
+    report = FileReport("a.po", "ok", "a.de.po", "po", texts=9, translated=5, kept=3, left=1, skipped=skipped)
+    (line,) = describe(report)
+    assert line.startswith("a.po: 5 of 9 texts translated into a.de.po, 3 kept, 1 left, ")
+    assert "not translated: names of sheets (2), texts in formulas (1)" in line

@@ -170,12 +170,6 @@ def test_sentence_is_translated_across_cues() -> None:
     assert written == CUES.replace("the first part of", "THE FIRST PART OF").replace("a long sentence.", "A LONG SENTENCE.")
 
 
-def test_markup_is_kept() -> None:
-    written, flags = translate("a.html", '<html lang="en"><p>a <b>red</b> box <img alt="a word"></p>')
-    assert written == '<html lang="de"><p>A <b>RED</b> BOX <img alt="A WORD"></p>'
-    assert flags == [(), ()]
-
-
 def test_text_that_cannot_be_written_is_left_out() -> None:
     source = "One\n\nTwo three\n"
     written, flags = translate("a.md", source, change=lambda line: "X\n\n# Y" if line == "One" else line.upper())
@@ -201,12 +195,6 @@ def test_other_language_is_refused() -> None:
 )
 def test_checks_have_the_names_of_pofilter(source: str, text: str, flags: tuple[str, ...]) -> None:
     assert check_unit(Unit("1", source, max_length=12), text, OPTIONS) == flags
-
-
-def test_check_reads_present_translations() -> None:
-    document = parse_document("a.po", CATALOG.replace("Two", "Two %s").encode())
-    results = check_document(document, DocumentOptions())
-    assert [(result.text, result.flags) for result in results] == [("Zwei", ("printf",)), ("Alt", ())]
 
 
 def test_each_ending_has_a_parser() -> None:
@@ -260,11 +248,6 @@ def write_polish(line: str) -> str:
 def test_each_plural_form_is_translated_with_a_number_of_its_own(name: str, text: str, expected: str) -> None:
     written, _ = translate(name, text, replace(OPTIONS, target_language="pl"), write_polish)
     assert expected in written
-
-
-def test_languages_with_two_forms_get_no_others() -> None:
-    text = '{"f_one": "{{count}} file", "f_other": "{{count}} files"}'
-    assert translate("a.json", text)[0].count("f_") == 2
 
 
 def test_long_texts_are_translated_a_few_at_a_time() -> None:
