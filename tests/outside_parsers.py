@@ -1,4 +1,4 @@
-"""What reads a text from outside, each as a function of one text.
+"""Functions that read a text from outside, each as a function of one text.
 
 Public functions of texts alone are found by their parameters. `CALLS` has those that take more, and that neither a file nor a
 translation calls. The work on files is shared out: `copy_file` reads and writes each format, and `translate_file` also does

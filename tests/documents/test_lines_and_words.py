@@ -53,7 +53,7 @@ BREAKS = {
     ),
     "a.xml": '<resources><string name="a">{}<br/>{}</string></resources>',
 }
-PACKAGES = {
+PACKAGES: dict[str, tuple[Callable[[str], bytes], str]] = {
     "a.docx": (make_docx, "<w:p><w:r><w:t>{}</w:t><w:br/><w:t>{}</w:t></w:r></w:p>"),
     "b.docx": (make_docx, "<w:p><w:r><w:tab/><w:t>{}</w:t><w:tab/></w:r><w:r><w:cr/></w:r><w:r><w:t>{}</w:t></w:r></w:p>"),
     "c.docx": (

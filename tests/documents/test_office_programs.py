@@ -115,7 +115,16 @@ def test_libreoffice_reads_translations_in_their_places(tmp_path: Path) -> None:
         for language in ("de", "ar"):
             result = translate_content(f"a.{name}", build(), change, DocumentOptions("en", language))
             paths[language].write_bytes(result.content)
-        command = ["soffice", profile, "--headless", "--convert-to", flat, "--outdir", tmp_path / "out", *paths.values()]
+        command = [
+            "soffice",
+            profile,
+            "--headless",
+            "--convert-to",
+            flat,
+            "--outdir",
+            str(tmp_path / "out"),
+            *map(str, paths.values()),
+        ]
         subprocess.run(command, check=True, capture_output=True, timeout=240)
         old, new, arabic = (tmp_path / "out" / f"{path.stem}.{flat}" for path in paths.values())
         texts, new_texts = read_texts(old), read_texts(new)

@@ -96,7 +96,7 @@ def damage(content: bytes, name: str, rng: random.Random) -> bytes:
 
 def read(paths: list[Path], file_format: Format) -> Iterator[Pair]:
     if len(paths) == 2:
-        return read_sides(*paths, file_format)
+        return read_sides(paths[0], paths[1], file_format)
     return read_file(paths[0], file_format, source_language="en", target_language="de")
 
 

@@ -67,8 +67,8 @@ def test_tsv_columns_are_chosen_by_number(tmp_path: Path) -> None:
     for column in ("0", "en", "", "²", "-1", "9" * 10):
         assert "the columns of a TSV are numbers from '1'" in read_error(path, column_names=["1", column])
     assert read_error(path).endswith("expected 2, source and target; make a file of two, such as by cut -f 1,2")
-    one = write_file(tmp_path / "b.tsv", "\t\none\n")
-    assert read_error(one) == ", line 2: 1 tab-separated columns; expected 2, source and target"
+    narrow = write_file(tmp_path / "b.tsv", "\t\none\n")
+    assert read_error(narrow) == ", line 2: 1 tab-separated columns; expected 2, source and target"
 
 
 # --- JSON lines -------------------------------------------------------------------------------------------------------
