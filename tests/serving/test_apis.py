@@ -381,6 +381,33 @@ def test_links_of_the_page_lead_somewhere(client: TestClient) -> None:
     assert {client.get(f"/{link}").status_code for link in links} == {200}
 
 
+@pytest.mark.parametrize(
+    ("method", "url", "status", "text"),
+    [
+        ("GET", "http://testserver//languages", 200, "targets"),  # the address that a client has may end in a slash
+        ("PUT", "/translate", 405, "the route takes POST, GET, not PUT"),
+        ("POST", "/v1/chat/completions", 404, "this server translates, parses and transcribes, and /docs lists its routes"),
+    ],
+)
+def test_request_for_another_route_says_what_there_is(
+    client: TestClient, method: str, url: str, status: int, text: str
+) -> None:
+    answer = client.request(method, url)
+    assert answer.status_code == status
+    assert text in answer.text
+    assert answer.headers.get("Allow") == ("POST, GET" if status == 405 else None)
+
+
+def test_metrics_name_each_route_by_its_whole_path() -> None:
+    service = make_service()
+    client = make_client(service)
+    paths = client.get("/openapi.json").json()["paths"]
+    for path in paths:
+        client.post(re.sub("{.*?}", "x", path))
+    metrics = service.metrics.render().decode()
+    assert [path for path in paths if f'dragoman_request_seconds_count{{route="{path}"}}' not in metrics] == []
+
+
 def test_metrics_hold_no_text_and_no_key(translator: CapitalTranslator) -> None:
     service = make_service(translator)
     client = make_client(service)

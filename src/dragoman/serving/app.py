@@ -23,7 +23,7 @@ from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.libretranslate_api import build_libretranslate_router
 from dragoman.serving.middleware import RequestGuard
 from dragoman.serving.openai_api import build_openai_router
-from dragoman.serving.own_api import build_own_router
+from dragoman.serving.own_api import build_model_router, build_own_router
 from dragoman.serving.page import build_page_router
 from dragoman.serving.page_policy import PagePolicy
 from dragoman.serving.request_queue import DeadlineError, QueueClosedError, QueueFullError
@@ -32,6 +32,7 @@ from dragoman.serving.settings import ServerSettings
 from dragoman.serving.telemetry import TraceRequests
 from dragoman.version import __version__
 
+NO_ROUTE = "no such route; this server translates, parses and transcribes, and /docs lists its routes"
 HANDLED = (HttpError, DragomanError, QueueFullError, QueueClosedError, DeadlineError)
 
 
@@ -61,6 +62,7 @@ def build_app(service: TranslationService, settings: ServerSettings) -> FastAPI:
     app.include_router(build_deepl_router(service, settings, glossaries))
     app.include_router(build_glossary_router(service, glossaries))
     app.include_router(build_own_router(service, settings, glossaries))
+    app.include_router(build_model_router(service))
     app.include_router(build_file_router(jobs, settings))
     app.include_router(build_openai_router(service))
     app.include_router(build_page_router())
@@ -118,9 +120,16 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    message = {404: "no such route", 405: "the route has another method"}.get(status, "the request is not valid")
-    return _answer(request, HttpError(status, message, "invalid-route"))
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    message = NO_ROUTE if error.status_code == 404 else error.detail
+    if "Allow" in headers:  # it has the methods of one function of the route
+        methods = request.app.openapi()["paths"].get(request.scope["route"].path)
+        headers["Allow"] = ", ".join(methods or [headers["Allow"]]).upper()
+        message = f"the route takes {headers['Allow']}, not {request.method}"
+    answer = _answer(request, HttpError(error.status_code, message, "invalid-route"))
+    answer.headers.update(headers)
+    return answer
 
 
 async def _answer_validation_error(request: Request, error: Exception) -> Response:

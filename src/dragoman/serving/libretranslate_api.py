@@ -96,6 +96,7 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
         return JSONResponse(answer)
 
     @router.get("/languages")
+    @router.post("/languages", operation_id="LibreTranslate_post_languages")
     async def languages(request: Request) -> JSONResponse:
         """List the languages, each with the languages that it is translated to."""
         _check_key(request, settings, check_fields(KeyFields, await read_fields(request)).api_key)

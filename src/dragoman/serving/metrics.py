@@ -32,7 +32,6 @@ class ServerMetrics:
             "dragoman_batch_seconds", "Time of a batch.", buckets=LATENCY_BUCKETS, registry=self.registry
         )
         self.tokens = Counter("dragoman_source_tokens", "Translated source tokens, estimated.", registry=self.registry)
-        self.segments = Counter("dragoman_segments", "Translated segments by status.", ["status"], registry=self.registry)
         self._queue_tokens = Gauge("dragoman_queue_tokens", "Estimated tokens that wait.", registry=self.registry)
         self._queue_jobs = Gauge("dragoman_queue_jobs", "Requests that wait or are translated.", registry=self.registry)
 

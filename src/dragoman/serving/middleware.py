@@ -62,6 +62,7 @@ FILES_IN_PROGRESS = 4
 REPLAYED_BYTES = 64 << 10
 """Part of a body that its route gets at once. A reader of forms takes 0.3 s for a MiB of separators."""
 
+_SLASHES = re.compile("//+")
 _PREFIX = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
 
 logger = logging.getLogger("dragoman.serving")
@@ -108,6 +109,8 @@ class RequestGuard:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the connection leaves the body out
+        if "//" in scope["path"]:  # of a client whose address of the server ends in a slash
+            scope = {**scope, "path": _SLASHES.sub("/", scope["path"])}
         prefix = dict(scope["headers"]).get(b"x-forwarded-prefix", b"").decode("latin-1").rstrip("/")
         # The prefix of a path would take part in the choice of a route, after the checks of the path.
         if self.has_proxy and _PREFIX.fullmatch(prefix) and not scope["path"].startswith(prefix):

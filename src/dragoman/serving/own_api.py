@@ -211,13 +211,12 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
         )
         return await _answer("parses", describe_parse, parses, in_thread=is_long(fields.sentences))
 
-    router.include_router(_build_model_router(service))
     return router
 
 
-def _build_model_router(service: TranslationService) -> APIRouter:
+def build_model_router(service: TranslationService) -> APIRouter:
     """Return the routes that show the models, their languages and the search of one of them."""
-    router = APIRouter()
+    router = APIRouter(prefix="/v1", tags=["dragoman"])
 
     @router.get("/explain")
     async def explain(text: str, source: Language, target: Language) -> Response:
