@@ -199,10 +199,16 @@ class AsyncClient:
     """Client for asyncio. Use it as an asynchronous context manager, or call `close`."""
 
     def __init__(self, url: str = DEFAULT_URL, *, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Set the address of the server, a key if the server asks for one, and the longest wait in seconds."""
+        """Set the address of the server, a key if the server asks for one, and the longest wait in seconds.
+
+        Raises ServerError for an address or a key that no request can have.
+        """
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._url, self._httpx = url, _import_httpx()
-        self._client = self._connect(base_url=url, headers=headers, timeout=timeout)
+        try:
+            self._client = self._connect(base_url=url, headers=headers, timeout=timeout)
+        except (self._httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise ServerError(f"{url}: the address or the key cannot be used: {error}") from None
 
     async def translate(
         self, texts: Sequence[str], target: str, source: str | None = None, **options: Unpack[RequestOptions]
@@ -214,8 +220,9 @@ class AsyncClient:
 
         Raises ServerError if the server refuses the request or cannot be reached.
         """
-        answer = await self._post("/v1/translate", texts=list(texts), target=target, source=source or None, **options)
-        return _read(list[ClientTranslation], answer.json()["translations"])
+        texts = _list_texts("translate", texts)
+        answer = await self._post("/v1/translate", texts=texts, target=target, source=source or None, **options)
+        return self._read(answer, lambda fields: _build(list[ClientTranslation], fields["translations"]))
 
     async def parse(
         self,
@@ -239,13 +246,14 @@ class AsyncClient:
         Raises ServerError if the server has no parser, refuses the request or cannot be reached.
         """
         options = {"tags": tags, "tokenize": tokenize, "alternatives": alternatives, "beam_size": beam_size}
-        answer = await self._post("/v1/parse", sentences=list(sentences), constrained=constrained, **options)
-        return _read(list[ClientParse], answer.json()["parses"])
+        sentences = _list_texts("parse", sentences)
+        answer = await self._post("/v1/parse", sentences=sentences, constrained=constrained, **options)
+        return self._read(answer, lambda fields: _build(list[ClientParse], fields["parses"]))
 
     async def languages(self) -> dict[str, list[str]]:
         """Return the languages of the server, each with the languages that it is translated to."""
         answer = await self._send("GET", "/v1/languages")
-        return _read(dict[str, list[str]], answer.json()["languages"])
+        return self._read(answer, lambda fields: _build(dict[str, list[str]], fields["languages"]))
 
     async def add_glossary(self, name: str, entries: Mapping[str, str], target: str, source: str) -> ClientGlossary:
         """Store a glossary on the server, for the argument `glossary` of `translate`.
@@ -256,12 +264,12 @@ class AsyncClient:
         line break.
         """
         answer = await self._post("/v2/glossaries", **_build_glossary_fields(name, entries, target, source))
-        return _read_glossary(answer.json())
+        return self._read(answer, _read_glossary)
 
     async def glossaries(self) -> list[ClientGlossary]:
         """Return the glossaries that the server stores, oldest first."""
         answer = await self._send("GET", "/v2/glossaries")
-        return list(map(_read_glossary, answer.json()["glossaries"]))
+        return self._read(answer, lambda fields: list(map(_read_glossary, fields["glossaries"])))
 
     async def remove_glossary(self, glossary_id: str) -> None:
         """Remove a glossary from the server. Raises ServerError for an unknown id."""
@@ -288,14 +296,14 @@ class AsyncClient:
             {"source": source} if source else {}
         )
         answer = await self._send("POST", "/v1/files", data=fields, files={"file": (Path(path).name, content)})
-        state = answer.json()
+        state = self._read(answer, lambda fields: dict(fields, id=fields["id"]))
         url = f"/v1/files/{state['id']}"
         pause = POLL_SECONDS / 16
         try:
             while not _is_finished(state):
                 await self._sleep(pause)
                 pause = min(2 * pause, POLL_SECONDS)
-                state = (await self._send("GET", url)).json()
+                state = self._read(await self._send("GET", url), dict)
             content = (await self._send("GET", f"{url}/content")).content
             return ClientFile(state["name"], content, state["done"], state["flagged"], tuple(state["flagged_texts"]))
         finally:
@@ -309,13 +317,13 @@ class AsyncClient:
         reader, fields = _EventReader(), _build_fields(texts=[text], target=target, source=source or None)
         try:
             async with self._client.stream("POST", "/v1/translate/stream", json=fields) as response:
-                if response.status_code != 200:
+                if not _has_events(response):
                     await response.aread()
-                    raise _to_error(response)
+                    raise self._refuse(response)
                 async for line in response.aiter_lines():
                     if (event := reader.read(line)) is not None:
                         yield event
-        except self._httpx.TransportError as error:
+        except self._httpx.RequestError as error:
             raise self._describe_failure(error) from error
 
     async def close(self) -> None:
@@ -334,11 +342,29 @@ class AsyncClient:
     async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             response = await self._request(method, path, **options)
-        except self._httpx.TransportError as error:
+        except self._httpx.RequestError as error:
             raise self._describe_failure(error) from error
         if not response.is_success:
-            raise _to_error(response)
+            raise self._refuse(response)
         return response
+
+    def _read(self, response: httpx.Response, read: Callable[[Any], T]) -> T:
+        """Return what a function reads in an answer. Raises ServerError for an answer of another server."""
+        try:
+            return read(response.json())
+        except (ValueError, KeyError, TypeError):
+            raise self._refuse(response) from None
+
+    def _refuse(self, response: httpx.Response) -> ServerError:
+        """Return the error of an answer whose body was read."""
+        status = response.status_code
+        try:
+            if "message" in (fields := response.json()):  # the routes of glossaries are DeepL's
+                return ServerError(fields["message"], status=status)
+            return ServerError(fields["error"]["message"], status=status, server_code=fields["error"]["code"])
+        except (ValueError, KeyError, TypeError):
+            problem = f"answered {status}, but not as a dragoman server does; check the address"
+            return ServerError(f"{self._url}: {problem}", status=status)
 
     def _describe_failure(self, error: Exception) -> ServerError:
         problem = "the server cannot be reached or does not answer"
@@ -407,11 +433,11 @@ class Client:
         reader, fields = _EventReader(), _build_fields(texts=[text], target=target, source=source or None)
         try:
             with self._calls._client.stream("POST", "/v1/translate/stream", json=fields) as response:
-                if response.status_code != 200:
+                if not _has_events(response):
                     response.read()
-                    raise _to_error(response)
+                    raise self._calls._refuse(response)
                 yield from filter(None, map(reader.read, response.iter_lines()))
-        except self._calls._httpx.TransportError as error:
+        except self._calls._httpx.RequestError as error:
             raise self._calls._describe_failure(error) from error
 
     def close(self) -> None:
@@ -432,7 +458,7 @@ def _build_reader(kind: Hashable) -> Any:
     return TypeAdapter(cast(Any, kind))
 
 
-def _read(kind: type[T], fields: Any) -> T:
+def _build(kind: type[T], fields: Any) -> T:
     """Return a part of an answer as an object of this class."""
     return cast(T, _build_reader(cast(Hashable, kind)).validate_python(fields))
 
@@ -441,6 +467,13 @@ def _read_glossary(fields: Mapping[str, Any]) -> ClientGlossary:
     return ClientGlossary(
         fields["glossary_id"], fields["name"], fields["source_lang"], fields["target_lang"], fields["entry_count"]
     )
+
+
+def _list_texts(verb: str, texts: Sequence[T]) -> list[T]:
+    """Return texts as a list. Raises TypeError for a single text."""
+    if isinstance(texts, str):
+        raise TypeError(f"{verb}: a list of texts is needed, not a text; write {verb}([text], …)")
+    return list(texts)
 
 
 def _build_fields(**fields: Any) -> dict[str, Any]:
@@ -464,15 +497,8 @@ def _is_finished(state: Mapping[str, Any]) -> bool:
     return bool(state["status"] == "done")
 
 
-def _to_error(response: httpx.Response) -> ServerError:
-    """Return the error of an answer whose body was read."""
-    try:
-        if "message" in (fields := response.json()):  # the routes of glossaries are DeepL's
-            return ServerError(fields["message"], status=response.status_code)
-        error = fields["error"]
-        return ServerError(error["message"], status=response.status_code, server_code=error["code"])
-    except (ValueError, KeyError, TypeError):
-        return ServerError(f"the server answered {response.status_code}", status=response.status_code)
+def _has_events(response: httpx.Response) -> bool:
+    return bool(response.headers.get("content-type", "").startswith("text/event-stream"))
 
 
 class _EventReader:
@@ -494,7 +520,7 @@ class _EventReader:
             if self._name == "sentence":
                 return StreamedSentence(fields["index"], fields["source"], fields["text"])
             if self._name == "text":
-                return _read(ClientTranslation, fields)
+                return _build(ClientTranslation, fields)
         return None
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +155,39 @@ def test_parses_are_those_of_the_parser(parsing_service: TranslationService, par
             return [item.tree for item in await client.parse(["It isn't."], tokenize="ptb")]
 
     assert asyncio.run(parse())[0].count("n't") == 1
+
+
+@pytest.mark.parametrize("body", [b"<html>Log in</html>", b"{}", b'{"translations": [{"text": 1}]}'])
+def test_answer_of_another_server_is_one_line(body: bytes) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with dragoman.Client(f"http://127.0.0.1:{server.server_port}") as client:
+            for call in (lambda: client.translate(["a"], "de"), lambda: list(client.stream("a", "de"))):
+                with pytest.raises(ServerError, match=r"answered 200, but not as a dragoman server does; check the address$"):
+                    call()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("options", [{"url": "http://[::1"}, {"api_key": "Schlüssel"}])
+def test_client_refuses_an_address_and_a_key_that_no_request_has(options: dict[str, Any]) -> None:
+    with pytest.raises(ServerError, match="the address or the key cannot be used: "):
+        dragoman.Client(**options)
+
+
+def test_client_refuses_a_text_in_the_place_of_a_list() -> None:
+    with dragoman.Client() as client, pytest.raises(TypeError, match=r"a list of texts is needed, not a text"):
+        client.translate("Two dogs run.", "de")
 
 
 def test_both_clients_return_the_same(tmp_path: Path) -> None:
