@@ -460,6 +460,15 @@ def test_interrupt_says_whether_work_is_kept(words: list[str], hint: bool, monke
     assert ("the same command goes on" in describe_interrupt()) == hint
 
 
+def test_name_of_a_dash_in_a_folder_is_a_file(
+    run_cli: RunCli, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("./-").absolute().write_text("one two\n", encoding="utf-8")
+    assert run_cli("translate", bundle, "./-").out.count("\n") == 1
+    assert "is an input of this command" in run_cli("translate", bundle, "./-", "-o", "./-").err
+
+
 def test_file_with_a_format_has_a_better_command(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
     for name, has_note in (("a.MD", True), ("a.txt", False), ("a.en", False)):
         (tmp_path / name).write_text("one two\n", encoding="utf-8")

@@ -44,7 +44,22 @@ EXIT_STATUSES = {
 }
 """`dragoman --help` and the documentation print this table."""
 
-PATH_TYPE = click.Path(path_type=Path)
+
+def to_path(argument: str) -> Path:
+    """Return the path of an argument: `-` is a standard stream, and `./-` a file of that name."""
+    path = Path(argument)
+    return path.absolute() if str(path) == "-" != argument else path
+
+
+class PathType(click.Path):
+    """Path of a file or folder; see `to_path`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        return to_path(os.fsdecode(super().convert(value, param, ctx)))
+
+
+PATH_TYPE = PathType()
 
 
 class BundleType(click.Path):
@@ -363,7 +378,7 @@ def add_languages(decoding: dict[str, Any], source_language: str | None, target_
 def split_files_and_settings(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Return files and `key=value` settings. An argument with an equals sign is a setting, unless such a file exists."""
     settings = [argument for argument in arguments if "=" in argument and not os.path.exists(argument)]
-    return [Path(argument) for argument in arguments if argument not in settings], settings
+    return [to_path(argument) for argument in arguments if argument not in settings], settings
 
 
 def parse_file_and_settings(arguments: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
