@@ -176,8 +176,6 @@ def open_session(
         chosen_precision: Precision = "float32"
     else:
         chosen_precision = choice.precision or choose_fastest_precision(configs[0])
-    if shortlist is not None and task == "parsing":
-        raise DeviceError("shortlist: a parser has few labels and takes no shortlist; leave it out")
     is_compiled = is_cpu and all(supports_compiled(config, chosen_precision) for config in configs)
     backend = " compiled" if is_compiled else ""
     return InferenceSession(

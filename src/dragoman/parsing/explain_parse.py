@@ -92,15 +92,16 @@ def _trace_beam(
     constraint = TreeConstraint(parser.labels.build_automaton(), TorchArrays(parser.models[0].output.device))
     trace = trace_search(
         parser.models[0],
+        parser.labels,
         source,
         config,
         start_id=get_decoder_start_id(parser.recipe.model),
         suppressed_ids=suppressed_ids,
         allowed_tokens_fn=constraint.build_allowed_tokens_fn([num_words], [limit]),
     )
-    if trace.ids != [*ids, END_ID]:
+    if trace.ids != (*ids, END_ID):
         return (), ["The recorded search found another output than the parse, so its beam is not shown."]
-    return trace.to_branches(parser.labels), []
+    return trace.nodes, []
 
 
 def _number_source_words(parser: Parser, source: Sequence[int]) -> tuple[int, ...]:

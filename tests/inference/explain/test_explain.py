@@ -23,11 +23,9 @@ from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import update_section
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.errors import DataError, DragomanError, MissingDependencyError, OutputError, RecipeError
 from dragoman.inference.explain.explain_translation import explain
-from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.translation_result import Translation
 from dragoman.model.factory import build_model
 from dragoman.tasks.attention_alignment import AlignmentHead
@@ -114,16 +112,6 @@ def test_recorded_search_finds_the_translation(translator: Translator, settings:
             assert len(same) <= 2 * width
             totals = [branch.score for branch in same if branch.status != "finished"]
             assert totals == sorted(totals, reverse=True)
-
-
-def test_score_of_best_node_is_the_translations(translator: Translator) -> None:
-    result = translator.translate(["three red five"])[0]
-    source = translator.bundle.tokenizer.encode_source("three red five")
-    trace = trace_search(
-        translator.bundle.model, source, translator.recipe.decoding, start_id=get_decoder_start_id(translator.recipe.model)
-    )
-    assert trace.ids[-1] == END_ID
-    assert trace.hypotheses[trace.path[-1]].score == pytest.approx(result.score, rel=1e-6)
 
 
 def test_candidates_have_the_models_probabilities(translator: Translator) -> None:

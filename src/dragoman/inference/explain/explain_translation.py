@@ -369,13 +369,14 @@ def _translate_and_trace(
         return translation, ids, finished, ()
     trace = trace_search(
         translator.bundle.model,
+        vocabulary,
         source,
         config,
         start_id=get_decoder_start_id(translator.recipe.model),
         prompt=prompt,
         suppressed_ids=(*FORBIDDEN_IDS, *vocabulary.reserved_ids),
     )
-    if trace.ids != [*ids, END_ID][: len(ids) + finished]:
+    if trace.ids != (*ids, END_ID)[: len(ids) + finished]:
         notes.append("The recorded search found another output than the translation, so its beam is not shown.")
         return translation, ids, finished, ()
-    return translation, ids, finished, trace.to_branches(vocabulary)
+    return translation, ids, finished, trace.nodes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,45 +22,22 @@ from dragoman.viz.explanation import BeamNode, NodeStatus
 
 
 @dataclass(frozen=True)
-class TracedHypothesis:
-    """One hypothesis that the search considered; the fields are those of `dragoman.viz.explanation.BeamNode`."""
-
-    parent: int | None
-    step: int
-    rank: int
-    token: int
-    score: float
-    status: NodeStatus
-
-
-@dataclass(frozen=True)
 class SearchTrace:
-    """All hypotheses that a search considered. `path`: indices of the best one's prefixes, from its first token to its last."""
+    """All hypotheses that a search considered, and the tokens of the best one, its end token included if it is finished."""
 
-    hypotheses: tuple[TracedHypothesis, ...]
-    path: tuple[int, ...]
-
-    @property
-    def ids(self) -> list[int]:
-        """Return the tokens of the best hypothesis, its end token included if it is finished."""
-        return [self.hypotheses[index].token for index in self.path]
-
-    def to_branches(self, vocabulary: Vocabulary) -> tuple[BeamNode, ...]:
-        """Return the hypotheses with the pieces of their tokens."""
-        pieces = vocabulary.ids_to_pieces([hypothesis.token for hypothesis in self.hypotheses])
-        return tuple(
-            BeamNode(traced.parent, traced.step, traced.rank, piece, traced.score, traced.status, is_best=index in self.path)
-            for index, (traced, piece) in enumerate(zip(self.hypotheses, pieces, strict=True))
-        )
+    nodes: tuple[BeamNode, ...]
+    ids: tuple[int, ...]
 
 
 class _TraceRecorder:
     """Hook of a beam search over one sentence that records each step."""
 
-    def __init__(self, length_penalty: LengthPenalty) -> None:
+    def __init__(self, vocabulary: Vocabulary, length_penalty: LengthPenalty) -> None:
+        self.vocabulary = vocabulary
         self.length_penalty = length_penalty
-        self.hypotheses: list[TracedHypothesis] = []
-        self.alive: list[int | None] = [None]  # index of the hypothesis in each slot of the beam
+        self.nodes: list[BeamNode] = []
+        self.index_by_extension: dict[tuple[int | None, int], int] = {}  # by the index of the parent, and the token
+        self.alive: list[int | None] = [None]  # index of the node in each slot of the beam
 
     def __call__(self, step: BeamStep) -> None:
         candidates, penalty = step.candidates, self.length_penalty(float(step.length))
@@ -82,30 +59,25 @@ class _TraceRecorder:
             if score == NEG_INF:
                 continue
             status: NodeStatus = "finished" if ends[rank] else "kept" if rank in kept_columns else "pruned"
-            index_of_column[rank] = len(self.hypotheses)
-            self.hypotheses.append(
-                TracedHypothesis(
-                    self.alive[parents[rank]],
-                    step.length - 1,
-                    rank,
-                    tokens[rank],
-                    normalized_scores[rank] if status == "finished" else score,
-                    status,
-                )
-            )
+            index_of_column[rank] = len(self.nodes)
+            parent = self.alive[parents[rank]]
+            self.index_by_extension[parent, tokens[rank]] = len(self.nodes)
+            (piece,) = self.vocabulary.ids_to_pieces([tokens[rank]])
+            node_score = normalized_scores[rank] if status == "finished" else score
+            self.nodes.append(BeamNode(parent, step.length - 1, rank, piece, node_score, status))
         self.alive = [index_of_column.get(column) for column in columns]
 
-    def find_path(self, output_ids: Sequence[int]) -> tuple[int, ...]:
-        """Return the indices of the hypotheses that are the prefixes of this output."""
-        index_by_extension = {(hypothesis.parent, hypothesis.token): index for index, hypothesis in enumerate(self.hypotheses)}
-        path: list[int] = []
+    def mark_best(self, output_ids: Sequence[int]) -> None:
+        """Mark the nodes that are the prefixes of this output."""
+        index: int | None = None
         for token in output_ids:
-            path.append(index_by_extension[path[-1] if path else None, token])
-        return tuple(path)
+            index = self.index_by_extension[index, token]
+            self.nodes[index] = replace(self.nodes[index], is_best=True)
 
 
 def trace_search(
     model: Transformer,
+    vocabulary: Vocabulary,
     source: Sequence[int],
     config: DecodingConfig,
     *,
@@ -118,6 +90,7 @@ def trace_search(
 
     Greedy search is a beam of one.
 
+    vocabulary: names the output tokens
     prompt: ids that the decoder reads between the start token and the output
     suppressed_ids: tokens that no output contains
     allowed_tokens_fn: the tokens that may come next, as in `DecodingConstraints`
@@ -127,7 +100,7 @@ def trace_search(
     if inference_model.max_positions is not None:
         max_length = min(max_length, inference_model.max_positions - len(prompt))
     length_penalty = LengthPenalty(config.length_penalty, config.alpha, len(prompt))
-    recorder = _TraceRecorder(length_penalty)
+    recorder = _TraceRecorder(vocabulary, length_penalty)
     [hypotheses] = beam_search(
         inference_model.step,
         inference_model.start(np.array([source], dtype=np.int64)),
@@ -152,4 +125,5 @@ def trace_search(
     if hypotheses:
         best = hypotheses[0]
         best_ids = (*best.tokens, END_ID) if best.finished else best.tokens
-    return SearchTrace(tuple(recorder.hypotheses), recorder.find_path(best_ids))
+    recorder.mark_best(best_ids)
+    return SearchTrace(tuple(recorder.nodes), best_ids)
