@@ -216,6 +216,7 @@ def constrain_decoding(**constraints: Any) -> SearchSettings:
 
 
 CASES: dict[str, tuple[SearchSettings, list[SentenceConstraints], Banned]] = {
+    "forbidden tokens": (make_settings(forbidden_ids=(0, 4)), [], lambda sentence, tokens: {0, 4}),
     "suppress_tokens": (constrain_decoding(suppress_tokens=(3, 5)), [], lambda sentence, tokens: {3, 5}),
     "min_length": (constrain_decoding(min_length=3), [], ban_early_end(3)),
     "no repeated token": (constrain_decoding(no_repeat_ngram_size=1), [], ban_repeated_ngrams(1)),
@@ -271,6 +272,8 @@ def test_masks_equal_those_of_the_reference(subtests: pytest.Subtests) -> None:
                     assert all(
                         token not in banned(sentence, output_ids[:position]) for position, token in enumerate(output_ids)
                     )
+                    assert_own_log_probs(hypothesis, table, sentence)
+                    assert hypothesis.score == pytest.approx(hypothesis.log_prob / divisor("gnmt", 0.6, len(output_ids)))
 
 
 def test_automaton_limits_the_next_tokens() -> None:

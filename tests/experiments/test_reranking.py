@@ -25,7 +25,6 @@ from dragoman.experiments.reranking.reranking import (
     choose_candidate,
     read_weights,
     reverse_words,
-    write_weights,
 )
 from dragoman.experiments.reranking.tuning import select_best, tune_weights
 from dragoman.model.factory import build_model
@@ -146,11 +145,6 @@ def test_wrong_weights_are_an_error(subtests: pytest.Subtests, tmp_path_factory:
 def test_missing_weights_are_an_error(tmp_path: Path) -> None:
     with raises_code("file-not-found"):
         read_weights(tmp_path / "none.json")
-
-
-def test_weights_survive_writing(tmp_path: Path) -> None:
-    write_weights(tmp_path / "weights.json", RerankWeights(0.5, 0.0, -0.3))
-    assert read_weights(tmp_path / "weights.json") == RerankWeights(0.5, 0.0, -0.3)
 
 
 def test_command_tunes_and_reranks(bundle: Path, reverse_path: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from conftest import MakeRecipe
 from dragoman.cli.main import cli
 from dragoman.config import Recipe
 from dragoman.errors import RunError
-from dragoman.evaluation.bootstrap import compare_resampled, paired_bootstrap, resample
+from dragoman.evaluation.bootstrap import compare_resampled, resample
 from dragoman.paper.results_table import build_rows, format_markdown
 from dragoman.tasks.translation import score_translations
 from dragoman.training.report import TRANSLATIONS_FILE
@@ -80,14 +80,6 @@ def test_rows_are_compared_with_the_first_by_bootstrap(run: MakeRun, trained: Pa
     assert same.comparison is not None
     assert (same.comparison.difference, same.comparison.p_value) == (0.0, 1.0)
     assert "+0.00 (+0.00 to +0.00), p = 1.000, not significant" in format_markdown([first, same])
-
-
-def test_comparison_of_single_runs_equals_paired_bootstrap(run: MakeRun, corpus: Path) -> None:
-    references = (corpus / "test.de").read_text().splitlines()
-    worse = [*references[:5], "eins", "zwei", "drei"]
-    (_, row) = build_rows([run("a"), run("b", lines=worse, label_smoothing=0.0)])
-    kept = (run("c") / TRANSLATIONS_FILE).read_text().splitlines()
-    assert row.comparison == paired_bootstrap(worse, kept, [references])
 
 
 def test_without_translations_there_is_no_comparison(run: MakeRun) -> None:
