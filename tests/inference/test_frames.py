@@ -36,7 +36,8 @@ def test_wrong_tables_and_columns_are_refused() -> None:
     with raises_code("invalid-argument", "a table of type dict is not known"):
         dragoman.translate_frame(TRANSLATOR, {"text": ["a"]}, "text")
     pandas = pytest.importorskip("pandas")
-    with raises_code("invalid-argument", "x: is no column of the table; its columns are text"):
-        dragoman.translate_frame(TRANSLATOR, pandas.DataFrame({"text": ["a"]}), "x")
+    for column, columns, message in (("x", ["text"], "x: is the name of 0 columns"), ("x", ["x", "x"], "x: is the name of 2")):
+        with raises_code("invalid-argument", message):
+            dragoman.translate_frame(TRANSLATOR, pandas.DataFrame([["a"] * len(columns)], columns=columns), column)
     with raises_code("invalid-argument", "a table of type Series is not known"):
         dragoman.translate_frame(TRANSLATOR, pandas.Series(["a"]), "x")

@@ -385,6 +385,7 @@ def test_links_of_the_page_lead_somewhere(client: TestClient) -> None:
     ("method", "url", "status", "text"),
     [
         ("GET", "http://testserver//languages", 200, "targets"),  # the address that a client has may end in a slash
+        ("POST", "/languages/", 200, "targets"),
         ("PUT", "/translate", 405, "the route takes POST, GET, not PUT"),
         ("POST", "/v1/chat/completions", 404, "this server translates, parses and transcribes, and /docs lists its routes"),
     ],

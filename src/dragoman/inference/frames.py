@@ -27,14 +27,15 @@ def translate_frame(
         options: arguments of `Translator.translate`, such as `beam_size=5`
 
     Raises:
-        DataError: the table is of another kind, or has no such column.
+        DataError: the table is of another kind, or has no such column, or several.
         TypeError: a value of the column is no text.
     """
     add = _get_column_setter(frame)
     names: list[Any] = list(getattr(frame, "column_names", None) or cast(Any, frame).columns)
-    if column not in names:
+    if (count := names.count(column)) != 1:
         raise DataError(
-            f"{column}: is no column of the table; its columns are {', '.join(map(str, names))}", code="invalid-argument"
+            f"{column}: is the name of {count} columns of the table; its columns are {', '.join(map(str, names))}",
+            code="invalid-argument",
         )
     values: list[Any] = list(cast(Any, frame)[column])
     rows = [row for row, value in enumerate(values) if not _is_missing(value)]
