@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,7 +20,9 @@ from dragoman.experiments.ctc.decoder import compute_frame_outputs, count_frames
 from dragoman.experiments.ctc.fit import measure_fit
 from dragoman.experiments.ctc.loss import ctc_loss
 from dragoman.experiments.ctc.path import merge_path
+from dragoman.model.attention import explicit_attention, fused_attention, set_attention_impl
 from dragoman.model.factory import build_model
+from dragoman.model.local_attention import MIN_LENGTH, LocalMask, Mask
 from dragoman.model.transformer import Transformer
 from dragoman.training.losses.function import count_learned
 from dragoman.training.monitoring.flops import count_forward_flops
@@ -105,7 +107,9 @@ def test_loss_in_bfloat16_is_near_float32() -> None:
         assert ctc_loss(model, batch)[0].item() == pytest.approx(exact, rel=0.02)
 
 
-@pytest.mark.parametrize("changes", [{}, {"attention_window": 2}, {"encoder_mixer": "recurrent"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"attention_window": 2}, {"encoder_mixer": "recurrent"}, {"position_encoding": "rotary"}]
+)
 @torch.no_grad()
 def test_padding_and_batch_do_not_change_outputs(changes: dict[str, Any]) -> None:
     model = build(**changes).eval()
@@ -117,6 +121,55 @@ def test_padding_and_batch_do_not_change_outputs(changes: dict[str, Any]) -> Non
         (alone,) = predict_frames(model, np.array([source]), [BEGIN, END], 3)
         assert prediction.tokens == alone.tokens
         np.testing.assert_allclose(prediction.log_probs, alone.log_probs, rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_window_of_a_long_source_has_no_square_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs are those of equation 1 with the mask over all pairs, and padding has no effect."""
+    changes = {"attention_window": 2, "position_encoding": "rotary"}
+    model, source_BS = build(**changes).eval(), torch.randint(4, VOCAB_SIZE, (2, MIN_LENGTH))
+    source_BS[1, MIN_LENGTH - 20 :] = PAD
+    masks: list[Mask | None] = []
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, p: float) -> Tensor:
+        masks.append(mask)
+        return fused_attention(query, key, value, mask, p)
+
+    set_attention_impl(model, attend)
+    outputs_BFD = compute_frame_outputs(model, source_BS)
+    encoder_mask, decoder_mask, cross_mask = masks
+    assert isinstance(encoder_mask, LocalMask)
+    assert isinstance(decoder_mask, LocalMask)
+    assert isinstance(cross_mask, Tensor)
+    set_attention_impl(model, explicit_attention)
+    is_frame_BF1 = (source_BS != PAD).repeat_interleave(2, dim=1)[..., None]
+    expected_BFD = compute_frame_outputs(model, source_BS)
+    torch.testing.assert_close(outputs_BFD * is_frame_BF1, expected_BFD * is_frame_BF1, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_cross_attention_of_a_window_does_not_see_a_distant_source() -> None:
+    source_BS, other_BS = torch.full((1, 40), 4), torch.full((1, 40), 4)
+    other_BS[0, 30] = 5
+    for cross_attention, expected in (("all", False), ("window", True)):
+        model = build(attention_window=2, ctc_cross_attention=cross_attention).eval()
+        first, second = (compute_frame_outputs(model, ids_BS)[0] for ids_BS in (source_BS, other_BS))
+        assert torch.allclose(first[:20], second[:20], rtol=0.0, atol=1e-6) == expected
+        assert not torch.allclose(first[60], second[60], atol=1e-4)
+    # A window over everything is the attention to all, although each vector occurs once for each of its positions.
+    wide, full = (build(attention_window=100, ctc_cross_attention=value).eval() for value in ("window", "all"))
+    torch.testing.assert_close(compute_frame_outputs(wide, other_BS), compute_frame_outputs(full, other_BS))
+
+
+def test_rotary_positions_turn_the_decoder() -> None:
+    """The order of the other vectors changes the first output, which it does not without positions."""
+    model = build(position_encoding="rotary").eval()
+    decoder = cast(Any, model.decoder)
+    memory_BSD = torch.randn(1, 6, 16)
+    first, swapped = (
+        decoder.decode(x, torch.ones(1, 6, dtype=torch.bool))[0, 0] for x in (memory_BSD, memory_BSD[:, [0, 2, 1, 3, 4, 5]])
+    )
+    assert not torch.allclose(first, swapped, atol=1e-4)
 
 
 @torch.no_grad()

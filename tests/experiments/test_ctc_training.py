@@ -115,6 +115,7 @@ def test_bundle_translates_without_pytorch(run: Path) -> None:
 
 
 BAD_RECIPES = {
+    "model.ctc_cross_attention=window": "set attention_window",
     "decoding.method=sample": "set method = 'greedy' or 'beam'",
     "decoding.no_repeat_ngram_size=3": "no_repeat_ngram_size",
     "decoding.min_length=2": "min_length",

@@ -263,6 +263,32 @@ def make_tiny_recipe(folder: Path, frontend: str, **changes: Any) -> Recipe:
     return make_recipe(document | changes)
 
 
+def test_rotary_positions_and_ctc_fit_to_a_front_end(tmp_path: Path) -> None:
+    model = SIZES | {"position_encoding": "rotary", "decoder": "ctc", "attention_window": 3}
+    training = {"schedule": "constant", "peak_lr": 1e-3, "label_smoothing": 0.0}
+    recipe = make_tiny_recipe(tmp_path, "sound", model=model, training=training, decoding={"method": "greedy"})
+    assert recipe.model.find_later_layers() == {"position_encoding": "rotary"}
+    text = ModelConfig.model_validate({"position_encoding": "rotary", "decoder": "ctc"})
+    assert text.find_torch_layers() == ["model.decoder = 'ctc'"]  # no kernel of this decoder has rotary positions
+    with pytest.raises(RecipeError, match=r"or model\.encoder_mixer"):
+        make_tiny_recipe(tmp_path, "sound", model=SIZES | {"position_encoding": "rotary", "encoder_mixer": "convolution"})
+    with pytest.raises(ValueError, match="frontend = 'log-mel'"):
+        make_config(frontend="log-mel", position_encoding="learned", tie_embeddings="decoder")
+
+
+def test_read_refuses_a_sound_beyond_the_limit(sound_bundle: str, tmp_path: Path) -> None:
+    """A part of an array would begin in the middle of a frame. The limit is 2,000 numbers, or 250 frames of 10 ms."""
+    pytest.importorskip("soundfile", reason="soundfile is not installed: pip install 'dragoman[speech]'")
+    pytest.importorskip("soxr", reason="soxr is not installed: pip install 'dragoman[speech]'")
+    write_wav(tmp_path / "long.wav", np.sin(np.arange(251 * 160)))
+    result = CliRunner().invoke(cli, ["read", sound_bundle, str(tmp_path / "long.wav")])
+    assert isinstance(result.exception, DataError)
+    assert str(result.exception) == (
+        f"{tmp_path / 'long.wav'}: has 2008 numbers, and decoding.max_source_tokens of the recipe is 2000; "
+        "cut it into shorter files"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("frontend", ["sound", "picture"])
 def test_training_tells_two_classes_apart(frontend: str, tmp_path: Path) -> None:

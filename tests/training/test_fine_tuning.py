@@ -66,10 +66,10 @@ def assert_equal_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor
 
 
 def test_bundle_gives_tokenizer_and_model_section(bundle: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-
-    recipe = make_recipe({"training": {"init_from": str(bundle)}, "model": {"residual_dropout": 0.25}, "preset": "paper"})
+    changes = {"residual_dropout": 0.25, "attention_window": 8}
+    recipe = make_recipe({"training": {"init_from": str(bundle)}, "model": changes, "preset": "paper"})
     base = load_bundle(bundle).recipe
-    assert recipe.model == base.model.model_copy(update={"residual_dropout": 0.25})
+    assert recipe.model == base.model.model_copy(update=changes)
     assert recipe.tokenizer == base.tokenizer
     assert recipe.task == base.task
     assert recipe.decoding == base.decoding

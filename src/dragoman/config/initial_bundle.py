@@ -16,10 +16,13 @@ INITIAL_DIR = "initial"
 """Folder of a run that holds its copy of the initial bundle."""
 BUNDLE_CONFIG_FILE = "config.json"
 CHANGEABLE_KEYS = {
-    "model": {"residual_dropout", "embedding_dropout", "attention_dropout", "activation_dropout", "initialization"},
+    "model": {
+        "residual_dropout", "embedding_dropout", "attention_dropout", "activation_dropout", "initialization",
+        "attention_window", "ctc_cross_attention", "max_masked_frames", "max_masked_bands",
+    },
     "tokenizer": {"sampling_alpha", "train_sentences", "extra_tokens"},
     "task": {"source_language", "target_language", "tokenized", "bleu_tokenizer", "pos_loss_weight"},
-}
+}  # fmt: skip
 """Keys of each section that may differ from the bundle; all others decide the shape or the meaning of its weights."""
 TOKENIZER_FILE_KEYS = (
     "model_file", "target_model_file", "codes_file", "target_codes_file", "vocab_file", "target_vocab_file",

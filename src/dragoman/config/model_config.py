@@ -1,5 +1,6 @@
 """Recipe section `model`: dimensions, and every point on which the paper's text and its code differ."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from dragoman.config.decoding_config import DecodingConfig
@@ -14,6 +15,9 @@ class ModelExtension(Extension):
     Parts, models and operations are those of `dragoman.model.parts`, `dragoman.model.transformer` and
     `dragoman.training.monitoring.layer_macs`, which this module does not import.
     """
+
+    takes_later_layers: ClassVar[bool] = False
+    """Whether the layers of `ModelConfig.find_later_layers`, such as rotary positions, fit to this architecture."""
 
     def change_parts(self, parts: Any, config: "ModelConfig") -> Any:
         """Return the `ModelParts` with those of this architecture, as `dataclasses.replace` makes them."""
@@ -220,14 +224,21 @@ class ModelConfig(ExtensibleSection):
 
     def find_unusual_layers(self) -> list[str]:
         """Return the keys that change the layers of the Transformer, with their values, such as "model.residual = False"."""
-        changes = {name: value for extension in self.extensions for name, value in extension.get_changes().items()}
+        return self._list_changes(self.model_extensions)
+
+    def find_fixed_layers(self) -> list[str]:
+        """Return those of `find_unusual_layers` to which no later layers fit."""
+        return self._list_changes([extension for extension in self.model_extensions if not extension.takes_later_layers])
+
+    def _list_changes(self, extensions: Sequence[ModelExtension]) -> list[str]:
+        changes = {name: value for extension in extensions for name, value in extension.get_changes().items()}
         changes |= {"position_encoding": "none"} if self.position_encoding == "none" else {}
         return [f"model.{name} = {value!r}" for name, value in changes.items()]
 
     @property
     def compiled_extension(self) -> ModelExtension | None:
         """Return the architecture of a hook that changes the layers and that the compiled back end computes, or None."""
-        is_alone = len(self.extensions) == 1 and self.position_encoding != "none"
+        is_alone = len(self.extensions) == 1 and self.position_encoding not in ("none", "rotary")
         return self.model_extensions[0] if is_alone and self.model_extensions[0].is_compiled else None
 
     def find_torch_layers(self) -> list[str]:

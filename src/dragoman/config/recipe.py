@@ -253,9 +253,9 @@ class Recipe(RecipeSection):
 
     @model_validator
     def _check_layers(self) -> None:
-        if (later := self.model.find_later_layers()) and (unusual := self.model.find_unusual_layers()):
+        if (later := self.model.find_later_layers()) and (fixed := self.model.find_fixed_layers()):
             key, value = next(iter(later.items()))
-            raise ValueError(f"model.{key} = {value!r} is for the layers of the Transformer; drop it, or {unusual[0]}")
+            raise ValueError(f"model.{key} = {value!r} is for the layers of the Transformer; drop it, or {fixed[0]}")
         for option in ("coverage_penalty", "replace_unknowns"):
             value = getattr(self.decoding, option)
             if value and not self.model.num_cross_attentions:

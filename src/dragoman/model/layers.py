@@ -153,7 +153,7 @@ class DecoderLayer(nn.Module):
         past: Any,
         cross_kv: KeyValue,
         mask: Mask | None,
-        memory_mask: Tensor | None,
+        memory_mask: Mask | None,
         rotation_TK: Tensor | None = None,
     ) -> tuple[Tensor, SelfState]:
         """Return the layer's output (N, T, D), and the record of all positions so far.
@@ -174,7 +174,7 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_residual(x_NTD, y_NTD), present
 
 
-def attend_to_source(attention: Attention, x_NTD: Tensor, cross_kv: KeyValue, memory_mask: Tensor | None) -> Tensor:
+def attend_to_source(attention: Attention, x_NTD: Tensor, cross_kv: KeyValue, memory_mask: Mask | None) -> Tensor:
     """Return the attention of N rows to B sources. → (N, T, D)
 
     The N / B hypotheses of a source become T · N / B queries of one row, so its keys are stored once.

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.model.dropout import dropout
-from dragoman.model.masks import causal_mask, window_mask, windowed_padding_mask
+from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 
 # Minimum number of positions in a block; smaller blocks are mostly overhead.
 MIN_BLOCK_SIZE = 16
@@ -49,6 +49,14 @@ Mask = Tensor | LocalMask
 def is_long(length: int, radius: int) -> bool:
     """Return whether blocks are faster than a mask over all pairs of these positions."""
     return length >= max(MIN_LENGTH, MIN_RADII * radius)
+
+
+def build_mask(is_token_BT: Tensor, radius: int | None) -> Mask:
+    """Return which positions each position attends to: all that are no padding, or those of them within the radius."""
+    if radius is None:
+        return padding_mask(is_token_BT)
+    mask = LocalMask(radius, is_token_BT=is_token_BT)
+    return mask if is_long(is_token_BT.shape[1], radius) else windowed_padding_mask(is_token_BT, radius)
 
 
 def local_attention(query_BHTK: Tensor, key_BHTK: Tensor, value_BHTU: Tensor, mask: LocalMask, dropout_p: float) -> Tensor:

@@ -16,8 +16,8 @@ from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer, SelfState
 from dragoman.model.linear import Linear, MatMul, torch_matmul
-from dragoman.model.local_attention import LocalMask, Mask, is_long
-from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
+from dragoman.model.local_attention import LocalMask, Mask, build_mask, is_long
+from dragoman.model.masks import causal_mask, padding_mask, window_mask
 from dragoman.model.pointer import Pointer, PointerState, TagHead, WordTables
 from dragoman.model.positional_encoding import (
     LearnedPositionalEmbedding,
@@ -158,12 +158,12 @@ class Encoder(nn.Module):
 
         With relative positions, it is what the scores of each position add.
         """
-        if self.window is not None and self.relative_positions is None and is_long(inputs_BS.shape[1], self.window):
-            return LocalMask(self.window, is_token_BT=inputs_BS)
-        mask = padding_mask(inputs_BS) if self.window is None else windowed_padding_mask(inputs_BS, self.window)
+        mask, length = build_mask(inputs_BS, self.window), inputs_BS.shape[1]
         if self.relative_positions is None:
             return mask
-        return self.relative_positions.add_to_mask(mask, inputs_BS.shape[1], inputs_BS.shape[1])
+        if isinstance(mask, LocalMask):
+            mask = mask.to_tensor(length, inputs_BS.device)
+        return self.relative_positions.add_to_mask(mask, length, length)
 
 
 class Decoder(nn.Module):

@@ -27,7 +27,9 @@ from dragoman.experiments.ctc.search import CtcSearch, FramePredictions
 from dragoman.experiments.token_masks import set_token_mask
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.linear import Linear
-from dragoman.model.masks import padding_mask, windowed_padding_mask
+from dragoman.model.local_attention import Mask, build_mask
+from dragoman.model.masks import padding_mask
+from dragoman.model.positional_encoding import SinusoidalPositionalEmbedding
 from dragoman.model.transformer import Decoder, DecoderState, Embedding, Transformer
 
 CHUNK_LOGITS = 2**22
@@ -39,16 +41,26 @@ class CtcDecoder(Decoder):
 
     embedding: gives the positions and the dropout; its weight is the output matrix, because no target tokens are read
     upsampling: positions for each source token, k
+    has_local_source: whether a position attends to the source of its window only, and not to all of it
     """
 
     is_autoregressive: ClassVar[bool] = False
 
     def __init__(
-        self, *, embedding: Embedding, layers: Sequence[nn.Module], norm: nn.Module, window: int | None, upsampling: int
+        self,
+        *,
+        embedding: Embedding,
+        layers: Sequence[nn.Module],
+        norm: nn.Module,
+        window: int | None,
+        rotary_positions: SinusoidalPositionalEmbedding | None,
+        upsampling: int,
+        has_local_source: bool,
     ) -> None:
-        super().__init__(embedding=embedding, layers=layers, norm=norm, window=window)
+        super().__init__(embedding=embedding, layers=layers, norm=norm, window=window, rotary_positions=rotary_positions)
         d_model = embedding.weight.shape[1]
         self.upsampling = upsampling
+        self.has_local_source = has_local_source
         self.upsample = Linear(d_model, upsampling * d_model)
 
     def start(self, memory_BSD: Tensor, inputs_BS: Tensor, source_BS: Tensor) -> DecoderState:
@@ -68,11 +80,15 @@ class CtcDecoder(Decoder):
         batch_size, source_length, d_model = memory_BSD.shape
         x_BFD = self.upsample(memory_BSD).view(batch_size, source_length * self.upsampling, d_model)
         x_BFD = self.embedding.add_positions(x_BFD)
-        mask, memory_mask = self._build_frame_mask(mask_BF), padding_mask(inputs_BS)
+        mask = build_mask(mask_BF, self.window)
+        memory_mask: Mask = padding_mask(inputs_BS)
+        if self.has_local_source:  # k equal vectors have the attention of one
+            memory_BSD, memory_mask = memory_BSD.repeat_interleave(self.upsampling, dim=1), mask
         set_token_mask(self, mask_BF)
+        rotation_FK = None if self.rotary_positions is None else self.rotary_positions(0, x_BFD.shape[1])
         for layer in self.layers:
             cross_kv = cast(DecoderLayer, layer).cross_attention.project_kv(memory_BSD)
-            x_BFD, _ = layer(x_BFD, None, cross_kv, mask, memory_mask)
+            x_BFD, _ = layer(x_BFD, None, cross_kv, mask, memory_mask, rotation_FK)
         return cast(Tensor, self.norm(x_BFD))
 
     def count_learned(self, model: Transformer, batch: Batch) -> tuple[int, int]:
@@ -83,10 +99,6 @@ class CtcDecoder(Decoder):
     def search(self, model: Transformer, source_BS: NDArray[np.int64], **options: Any) -> list[list[Hypothesis]]:
         """Return the outputs of each source with PyTorch, on a GPU or without kernels. options: those of `CtcSearch`"""
         return CtcSearch(partial(predict_frames, model))(source_BS, **options)
-
-    def _build_frame_mask(self, mask_BF: Tensor) -> Tensor:
-        """Return which positions each position attends to: all those of tokens, or those within the window."""
-        return padding_mask(mask_BF) if self.window is None else windowed_padding_mask(mask_BF, self.window)
 
 
 def compute_frame_outputs(model: Transformer, source_BS: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from dragoman.config import DecodingConfig, ModelConfig, ModelExtension, Recipe, TrainingConfig
 from dragoman.config.section import Limits
@@ -25,11 +25,15 @@ NO_TOKENS = "model.decoder = 'ctc' does not see its own output; drop it"
 class CtcOptions(ModelExtension):
     """Decoder that predicts all tokens at once."""
 
+    takes_later_layers: ClassVar[bool] = True
+
     decoder: Literal["autoregressive", "ctc"] = "autoregressive"
     """Decoder: one token after the other, or `ctc`: all tokens at once, trained by connectionist temporal classification
     (Libovický and Helcl 2018)."""
     ctc_upsampling: Annotated[int, Limits(ge=1, le=8)] = 2
     """Positions that a CTC decoder has for each source token; an output has at most as many tokens."""
+    ctc_cross_attention: Literal["all", "window"] = "all"
+    """Source that a position of a CTC decoder attends to: all, or that of the positions in its `attention_window`."""
 
     @property
     def is_autoregressive(self) -> bool:
@@ -43,7 +47,8 @@ class CtcOptions(ModelExtension):
     def check_section(self, section: ModelConfig) -> None:
         """Raise ValueError if another key does not fit to a CTC decoder."""
         if self.decoder != "ctc":
-            raise ValueError(f"ctc_upsampling = {self.ctc_upsampling} is for decoder = 'ctc': set it, or drop ctc_upsampling")
+            key, value = next(iter(self.get_changes().items()))
+            raise ValueError(f"{key} = {value!r} is for decoder = 'ctc': set it, or drop {key}")
         mixer = section.model_dump().get("decoder_mixer", "attention")
         for is_invalid, message in (
             (mixer != "attention", f"decoder_mixer = {mixer!r}: a CTC decoder has self-attention; drop it"),
@@ -53,6 +58,10 @@ class CtcOptions(ModelExtension):
                 "position_encoding = 'relative': a decoder has it for earlier positions only; choose sinusoids or none",
             ),
             (section.pointer, "pointer = true: a CTC decoder reads no words; drop one of the two"),
+            (
+                self.ctc_cross_attention == "window" and section.attention_window is None,
+                "ctc_cross_attention = 'window': set attention_window, or drop it",
+            ),
             (
                 section.position_encoding == "learned",
                 "position_encoding = 'learned': a CTC decoder has more positions than its source; choose sinusoids or none",
@@ -111,6 +120,7 @@ class CtcOptions(ModelExtension):
         """Return the parts with a CTC decoder."""
         from dragoman.experiments.ctc.decoder import CtcDecoder
         from dragoman.model.parts import build_decoder_layers
+        from dragoman.model.rotary_positions import build_rotary_positions
 
         def build_decoder(parts: ModelParts, config: ModelConfig, embedding: Embedding, pointer: Pointer | None) -> CtcDecoder:
             return CtcDecoder(
@@ -118,7 +128,9 @@ class CtcOptions(ModelExtension):
                 layers=build_decoder_layers(parts, config),
                 norm=parts.final_norm(config),
                 window=config.attention_window,
+                rotary_positions=build_rotary_positions(config),
                 upsampling=self.ctc_upsampling,
+                has_local_source=self.ctc_cross_attention == "window",
             )
 
         return replace(parts, decoder=build_decoder)
@@ -132,7 +144,7 @@ class CtcOptions(ModelExtension):
     @property
     def is_compiled(self) -> bool:
         """Return whether the compiled back end computes the model."""
-        return self.decoder == "ctc"
+        return self.decoder == "ctc" and self.ctc_cross_attention == "all"
 
     def list_shapes(self, config: ModelConfig, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Return the names and shapes of the weights, with those of the upsampling."""

@@ -156,12 +156,20 @@ def read(bundle: Path, files: tuple[Path, ...], device: str, as_json: bool) -> N
     \b
     Example:  dragoman read runs/text-lines/bundle line.png
     """
+    from dragoman.errors import DataError
     from dragoman.experiments.frontends.options import FrontendOptions
     from dragoman.inference.load import load
     from dragoman.io.json_fields import to_json_line
 
     translator = load(bundle, task="translation", device=device)
     options = translator.recipe.model.get_extension(FrontendOptions)
-    lines = [options.read_file(file) for file in files]
+    lines, limit = [options.read_file(file) for file in files], translator.recipe.decoding.max_source_tokens
+    for file, line in zip(files, lines, strict=True):
+        if len(line) > limit:
+            raise DataError(
+                f"{file}: has {len(line)} numbers, and decoding.max_source_tokens of the recipe is {limit}; "
+                "cut it into shorter files",
+                code="input-too-long",
+            )
     for file, result in zip(files, translator.stream(lines), strict=True):
         click.echo(to_json_line(ReadFile(str(file), result.text, result.score)) if as_json else result.text)

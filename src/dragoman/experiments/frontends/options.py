@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from dragoman.config import ModelConfig, ModelExtension, Recipe
 from dragoman.config.section import Limits
@@ -22,6 +22,8 @@ INPUT_STDS = {"sound": None, "picture": 0.25}
 
 class FrontendOptions(ModelExtension):
     """Front end of the encoder other than the embedding of text."""
+
+    takes_later_layers: ClassVar[bool] = True
 
     array_frontend: Literal["none", "sound", "picture"] = "none"
     """Arrays that the encoder reads in the place of text: those of sounds or pictures that `dragoman read-arrays` writes."""
@@ -40,6 +42,7 @@ class FrontendOptions(ModelExtension):
         for is_invalid, message in (
             (section.append_source_eos, "append_source_eos = true: an array has no end token; set it to false"),
             (section.pointer, "pointer = true: an array has no words; drop it"),
+            (not section.reads_tokens, f"frontend = {section.frontend!r}: drop one of the two"),
             (
                 self.max_masked_bands > self.frame_width // 2,
                 "max_masked_bands: is more than half of frame_width; lower it",

@@ -14,8 +14,6 @@ from dragoman.experiments.frontends.array_text import LIMITS, write_array_text
 from dragoman.frontends.log_mel import LogMel
 from dragoman.frontends.sound_file import read_sound
 
-MAX_SECONDS = 60.0
-"""Limit of one sound."""
 PICTURE_FORMATS = ("PNG", "JPEG")
 """Formats that are read. Pillow would run Ghostscript for others, such as EPS."""
 MIN_SIDE, MAX_PIXELS, MAX_ASPECT = 4, 16_000_000, 100
@@ -36,7 +34,7 @@ def read_array(path: Path, frontend: str, width: int, *, speed: float = 1.0) -> 
 
 def read_sound_frames(path: Path, width: int, speed: float) -> NDArray[np.float32]:
     """Return the log-mel features of a sound file with mean 0 and standard deviation 1. → (T, F)"""
-    samples_N = read_sound(path, max_seconds=MAX_SECONDS, speed=speed)
+    samples_N = read_sound(path, speed=speed)
     if not samples_N.any():
         raise DataError(f"{path}: there is only silence in it; record it again", code="empty-data")
     return LogMel(num_bands=width)(samples_N)
