@@ -160,6 +160,23 @@ def test_short_line_makes_the_command_incomplete() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "translation", "is_named"),
+    [
+        ("Price in €", "Preis in", True),
+        ("Price in €", "Preis in Euro", False),
+        ("☕ at 5", "bei 5", True),
+        ("☕ at 5", "☕ bei 5", False),
+        ("№ 5", "Nr. 5", False),
+    ],
+)
+def test_lines_that_lose_a_sign_are_named(line: str, translation: str, is_named: bool) -> None:
+    report = LineWarnings()
+    report.add(line, Translation(translation))
+    assert ("signs" in report.counts) is is_named
+    assert not report.has_errors
+
+
+@pytest.mark.parametrize(
     ("lines", "numbers"),
     [
         ({"wir gehen heute nach Hause": "wir gehen nach Haus"}, "1 (1)"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dragoman.console.options import format_line_numbers
 from dragoman.languages import UNSPACED
+from dragoman.text.currency_signs import loses_currency
 
 if TYPE_CHECKING:
     from dragoman.config import DecodingConfig
@@ -24,11 +26,12 @@ WARNINGS = {
     "copied": "came out as they went in",
     "unmet_constraints": "do not meet all their constraints",
     "terminology": "do not use all their terms of the glossary",
+    "signs": "lost a sign, such as that of a currency, which --split-sentences keeps",
     SIMILAR: "came out nearly as they went in, and may be in the target language already",
     "segments": "were longer than {max_source_tokens} tokens and translated in segments",
 }
-# A copy of the source and a translation in segments can be correct. The other lines are incomplete.
-INFORMATIONAL_WARNINGS = {"copied", "segments", SIMILAR}
+# A copy of the source, a translation in segments and one without a sign can be correct. The other lines are incomplete.
+INFORMATIONAL_WARNINGS = {"copied", "segments", "signs", SIMILAR}
 
 MIN_WORDS = 3
 """Fewest different words of a line that may be in the target language already."""
@@ -94,6 +97,12 @@ class LineWarnings:
             yield f"lines {text}: {format_line_numbers(self.first_lines[warning], count)}"
 
 
+def _find_symbols(text: str) -> set[str]:
+    """Return the emoji, arrows and other symbols of a text, without those that languages write as letters."""
+    symbols = "" if text.isascii() else text
+    return {character for character in symbols if unicodedata.category(character) == "So"} - {"\u2116"}
+
+
 def _are_similar(line: str, translation: str) -> bool:
     """Return whether a line and its translation have many words in common, but for names and others with capitals."""
     words, translated_words = ({word for word in _WORD.findall(text) if word == word.lower()} for text in (line, translation))
@@ -102,6 +111,8 @@ def _are_similar(line: str, translation: str) -> bool:
 
 
 def _find_warnings(line: str, result: Translation) -> Iterator[str]:
+    if loses_currency(line, result.text) or not _find_symbols(line) <= _find_symbols(result.text):
+        yield "signs"
     if result.num_segments > 1:
         yield "segments"
     if result.unmet_constraints:
