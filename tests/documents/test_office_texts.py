@@ -18,6 +18,11 @@ CHART = (
     f'<c:chartSpace xmlns:c="c" {A}><c:title><a:p><a:r><a:t>Chart title</a:t></a:r></a:p></c:title>'
     "<c:strCache><c:pt><c:v>Series</c:v></c:pt><c:pt><c:v>12</c:v></c:pt></c:strCache></c:chartSpace>",
 )
+NEW_CHART = (
+    "ms-office.chartex",
+    f'<x:chartSpace xmlns:x="x" {A}><x:strDim><x:lvl><x:pt>Spring</x:pt></x:lvl></x:strDim><x:txData><x:f>B1</x:f><x:v>Copy</x:v>'
+    "</x:txData><x:txData><x:v>New title</x:v></x:txData><a:p><a:r><a:t>Axis</a:t></a:r></a:p></x:chartSpace>",
+)
 CORE = "<c:coreProperties xmlns:c='c' xmlns:d='d'><d:title>Book title</d:title><d:creator>Kept</d:creator></c:coreProperties>"
 CORE_PART = {"docProps/core.xml": ("core-properties", CORE)}
 
@@ -67,6 +72,7 @@ def test_texts_around_cells_are_translated() -> None:
     sheet = (
         '<dataValidations><dataValidation promptTitle="Prompt title" prompt="A &quot;prompt&quot;" error="An error">'
         "<formula1>A1</formula1></dataValidation></dataValidations>"
+        '<hyperlinks><hyperlink ref="A1" tooltip="A tip"/></hyperlinks>'
         '<headerFooter><oddHeader>&amp;LLeft side&amp;C&amp;"Arial,Bold"&amp;12Page &amp;P</oddHeader></headerFooter>'
     )
     comments = f"<comments {S}><comment><text><r><t>A note</t></r></text></comment></comments>"
@@ -81,8 +87,8 @@ def test_texts_around_cells_are_translated() -> None:
     }
     document = check_document(parse_xlsx, make_workbook([], sheet, parts))
     assert [unit.source for unit in document.units] == [
-        "<br1/>Left side<br2/><x3/><x4/>Page <x5/>", "A note", "Prompt title", 'A "prompt"', "An error", "A box", "Chart title",
-        "A cat", "Book title",
+        "<br1/>Left side<br2/><x3/><x4/>Page <x5/>", "A note", "Prompt title", 'A "prompt"', "An error", "A tip", "A box",
+        "Chart title", "A cat", "Book title",
     ]  # fmt: skip
     texts = {unit.id: UnitTranslation(unit.source.replace("e", 'é & "')) for unit in document.units[:4]}
     texts[document.units[0].id] = UnitTranslation("<br1/>L &amp; R<br2/><x3/><x4/>Seite <x5/>")
@@ -96,14 +102,23 @@ def test_alternative_texts_of_word() -> None:
     body = (
         f"<w:p><w:r><w:t>See </w:t></w:r>{picture}<w:r><w:t> there</w:t></w:r></w:p><w:p>{picture}</w:p>"
         f"<w:p><w:ins>{picture}<w:r><w:t>In a change</w:t></w:r></w:ins></w:p>"
-        '<w:sdt><w:sdtPr><w:dropDownList><w:listItem w:displayText="One"/></w:dropDownList></w:sdtPr></w:sdt>'
+        '<w:sdt><w:sdtPr><w:alias w:val="A name"/><w:dropDownList><w:listItem w:displayText="One"/></w:dropDownList></w:sdtPr>'
+        '</w:sdt><w:p><w:hyperlink w:tooltip="A tip"><w:r><w:fldChar w:fldCharType="begin"><w:ffData><w:helpText w:val="Help"/>'
+        '<w:textInput><w:default w:val="A name"/></w:textInput><w:checkBox><w:default w:val="0"/></w:checkBox></w:ffData>'
+        "</w:fldChar></w:r></w:hyperlink></w:p>"
     )
-    parts = {"word/charts/chart1.xml": CHART, **CORE_PART}
+    parts = {"word/charts/chart1.xml": CHART, "word/charts/chart2.xml": NEW_CHART, **CORE_PART}
     document = check_document(parse_docx, make_docx(body, parts))
     assert [unit.source for unit in document.units] == [
-        "See <x1/> there", "A cat", "Cats", "A cat", "Cats", "<g1><x2/>In a change</g1>", "Chart title", "Book title",
+        "See <x1/> there", "A cat", "Cats", "A cat", "Cats", "<g1><x2/>In a change</g1>", "Chart title", "Axis",
+        "New title", "Book title",
     ]  # fmt: skip
-    assert document.skipped == {"texts in the data of charts": 1, "choices of lists": 1}
+    assert document.skipped == {
+        "texts in the data of charts": 3,
+        "choices of lists": 1,
+        "tooltips of links": 1,
+        "texts of form fields": 3,
+    }
     translations = {unit.id: UnitTranslation(f"{unit.source}!") for unit in document.units}
     written = read_members(write_document(document, translations))["word/document.xml"].decode()
     assert written.count('descr="A cat!" title="Cats!"') == 2

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles
 from dragoman.documents.document import Document, Unit, UnitTranslation, has_same_tags
 from dragoman.documents.office_languages import CORE_TYPE, edit_stated, find_languages, read_core_language
 from dragoman.documents.office_package import list_parts
-from dragoman.documents.office_texts import CHART_DATA, CHART_TYPE, DIAGRAM_TYPES, add_properties, count_chart_data
+from dragoman.documents.office_texts import (
+    CHART_DATA,
+    CHART_TYPES,
+    DIAGRAM_TYPES,
+    add_chart_titles,
+    add_properties,
+    count_attributes,
+    count_chart_data,
+)
 from dragoman.documents.reading import check_parts
 from dragoman.documents.run_paragraphs import add_paragraphs
 from dragoman.documents.script_languages import ScriptLanguages
@@ -20,7 +28,7 @@ from dragoman.documents.zip_document import ZipMembers
 
 _PART_TYPES = tuple(
     f"wordprocessingml.{name}+xml"
-    for name in ("document.main", "template.main", "header", "footer", "footnotes", "endnotes", "comments")
+    for name in ("document.main", "template.main", "document.glossary", "header", "footer", "footnotes", "endnotes", "comments")
 )
 # What is written anew or left out with a run: it changes neither texts nor their order.
 _RUN_NOTES = re.compile(
@@ -28,6 +36,11 @@ _RUN_NOTES = re.compile(
 )
 _READ_BY_TEXT = re.compile(r"<w:(?:vertAlign|framePr)\b")
 """Properties with which a run or a paragraph is read by its letters."""
+_SKIPPED = {
+    "choices of lists": {"listItem": ":displayText", "listEntry": ":val"},
+    "tooltips of links": {"hyperlink": ":tooltip"},
+    "texts of form fields": dict.fromkeys(("default", "helpText", "statusText", "alias"), ":val"),
+}
 _STYLES_TYPE, _SETTINGS_TYPE = "wordprocessingml.styles+xml", "wordprocessingml.settings+xml"
 
 
@@ -41,8 +54,9 @@ def parse_docx(content: bytes) -> Document:
     units = UnitList()
     for name in names:
         add_paragraphs(units, members, name, styles)
-    for name in list_parts(members, (CHART_TYPE, *DIAGRAM_TYPES)):
+    for name in list_parts(members, (*CHART_TYPES, *DIAGRAM_TYPES)):
         add_paragraphs(units, members, name, styles)
+    add_chart_titles(units, members)
     add_properties(units, members)
     ordered = list(units.units)
     stating: dict[str, tuple[str, ...]] = dict.fromkeys(_PART_TYPES, ("sectPr", "tblPr"))
@@ -54,7 +68,8 @@ def parse_docx(content: bytes) -> Document:
         make_document_edits=lambda translations, language: edit_stated(stating, members, translations, language),
         assemble=members.assemble,
         keeps_tags=lambda content, translations: _keeps_tags(members, ordered, content, translations),
-        skipped={CHART_DATA: count_chart_data(members), "choices of lists": _count_choices(members, names)},
+        skipped={CHART_DATA: count_chart_data(members)}
+        | {kind: count_attributes(members, names, attributes) for kind, attributes in _SKIPPED.items()},
     )
 
 
@@ -103,16 +118,6 @@ def _read_styles(members: ZipMembers) -> FontStyles:
             if element.attributes.get(":type") == "paragraph" and element.attributes.get(":default") in ("1", "true", "on"):
                 default = style_id
     return FontStyles(styles, default, font, languages)
-
-
-def _count_choices(members: ZipMembers, names: Iterable[str]) -> int:
-    """Return the number of choices of lists in forms, which stay."""
-    return sum(
-        any(map(str.isalpha, element.attributes.get(":displayText", "")))
-        for source in map(members.read_xml, names)
-        if any("listItem" in markup for markup in source.iter_markup())
-        for element in source.iter_elements(("listItem",))
-    )
 
 
 def _get_value(element: XmlElement, name: str) -> str:

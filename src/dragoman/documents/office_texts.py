@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 
@@ -14,7 +15,8 @@ from dragoman.documents.xml_units import UnitList, write_element_content
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.text.no_language import is_data
 
-CHART_TYPE = "drawingml.chart+xml"
+CHART_TYPES = ("drawingml.chart+xml", "ms-office.chartex+xml")
+"""Charts, and those of the kinds that came with Office 2016, such as a waterfall"""
 DIAGRAM_TYPES = ("drawingml.diagramData+xml", "drawingml.diagramDrawing+xml")
 """Parts of a SmartArt: its texts, and the shapes that were drawn for them last, which programs show"""
 ALTERNATIVE_TEXTS = {"descr": 0, "title": 0}
@@ -97,11 +99,45 @@ def add_properties(units: UnitList, members: ZipMembers) -> None:
     add_elements(units, members, list_parts(members, (CORE_TYPE,)), ("title", "subject", "description"))
 
 
+def add_chart_titles(units: UnitList, members: ZipMembers) -> None:
+    """Add the titles of charts that stand outside of paragraphs and are no copy of a cell."""
+    for name in list_parts(members, (CHART_TYPES[1],)):
+        source = members.read_xml(name)
+        add = partial(_add_chart_title, members, source, name, count(1))
+        for element in source.iter_elements(("txData",)):
+            units.read(source, element, add)
+
+
+def _add_chart_title(
+    members: ZipMembers, source: XmlSource, name: str, numbers: Iterator[int], units: UnitList, element: XmlElement
+) -> None:
+    value = element.find("v")
+    if value is not None and element.find("f") is None:
+        add_element(units, members, source, name, value, f"{name}/v/{next(numbers)}")
+
+
 def count_chart_data(members: ZipMembers) -> int:
     """Return the number of texts that charts show and copy from their own table, which stays."""
     return sum(
         any(map(str.isalpha, element.text))
-        for name in list_parts(members, (CHART_TYPE,))
-        for cache in members.read_xml(name).iter_elements(("strCache",))
-        for element in cache.find_all("pt")
+        for name in list_parts(members, CHART_TYPES)
+        for cache in members.read_xml(name).iter_elements(("strCache", "lvl", "txData"))
+        for element in _list_chart_texts(cache)
+    )
+
+
+def _list_chart_texts(copy: XmlElement) -> Sequence[XmlElement]:
+    if copy.name == "txData":
+        return () if copy.find("f") is None else copy.find_all("v")
+    return copy.find_all("pt")
+
+
+def count_attributes(members: ZipMembers, names: Iterable[str], attributes: Mapping[str, str]) -> int:
+    """Return the number of texts in attributes of members, which stay. attributes: that of each element, by its name"""
+    pattern = re.compile(rf"<(?:\w+:)?(?:{'|'.join(attributes)})\b")
+    return sum(
+        any(map(str.isalpha, element.attributes.get(attributes[element.name], "")))
+        for source in map(members.read_xml, names)
+        if any(map(pattern.search, source.iter_markup()))
+        for element in source.iter_elements(attributes)
     )

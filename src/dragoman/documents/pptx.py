@@ -9,11 +9,13 @@ from dragoman.documents.office_package import list_parts
 from dragoman.documents.office_texts import (
     ALTERNATIVE_TEXTS,
     CHART_DATA,
-    CHART_TYPE,
+    CHART_TYPES,
     DIAGRAM_TYPES,
     add_attributes,
+    add_chart_titles,
     add_elements,
     add_properties,
+    count_attributes,
     count_chart_data,
 )
 from dragoman.documents.run_paragraphs import add_paragraphs
@@ -29,7 +31,7 @@ _PART_TYPES = (
     "presentationml.slideMaster+xml",
     "ms-powerpoint.comments+xml",
     *DIAGRAM_TYPES,
-    CHART_TYPE,
+    *CHART_TYPES,
 )
 
 
@@ -42,6 +44,7 @@ def parse_pptx(content: bytes) -> Document:
     styles = FontStyles(languages=languages, language=language)
     for name in names:
         add_paragraphs(units, members, name, styles)
+    add_chart_titles(units, members)
     add_attributes(units, members, list_parts(members, _PART_TYPES[:4]), {"cNvPr": ALTERNATIVE_TEXTS})
     add_elements(units, members, list_parts(members, ("presentationml.comments+xml",)), ("text",))
     add_properties(units, members)
@@ -53,5 +56,8 @@ def parse_pptx(content: bytes) -> Document:
         source_language=units.settle_language(styles.language or read_core_language(members)),
         make_document_edits=lambda translations, language: edit_stated(stating, members, translations, language),
         assemble=members.assemble,
-        skipped={CHART_DATA: count_chart_data(members)},
+        skipped={
+            CHART_DATA: count_chart_data(members),
+            "tooltips of links": count_attributes(members, names, dict.fromkeys(("hlinkClick", "hlinkHover"), "tooltip")),
+        },
     )

@@ -20,9 +20,10 @@ from dragoman.documents.office_languages import CORE_TYPE, edit_stated, read_cor
 from dragoman.documents.office_package import list_parts
 from dragoman.documents.office_texts import (
     ALTERNATIVE_TEXTS,
-    CHART_TYPE,
+    CHART_TYPES,
     DIAGRAM_TYPES,
     add_attributes,
+    add_chart_titles,
     add_elements,
     add_properties,
 )
@@ -56,10 +57,11 @@ def parse_xlsx(content: bytes) -> Document:
         for element in source.iter_elements(("si", "is", "text", *_HEADERS)):
             units.read(source, element, add_header if element.name in _HEADERS else add)
     add_elements(units, members, list_parts(members, ["threadedcomments+xml"]), ("text",))
-    add_attributes(units, members, list_parts(members, [_SHEET_TYPE]), {"dataValidation": _PROMPTS})
+    add_attributes(units, members, list_parts(members, [_SHEET_TYPE]), {"dataValidation": _PROMPTS, "hyperlink": {"tooltip": 255}})
     drawings = list_parts(members, [_DRAWING_TYPE])
-    for name in (*drawings, *list_parts(members, [CHART_TYPE, *DIAGRAM_TYPES])):
+    for name in (*drawings, *list_parts(members, [*CHART_TYPES, *DIAGRAM_TYPES])):
         add_paragraphs(units, members, name, FontStyles())
+    add_chart_titles(units, members)
     add_attributes(units, members, drawings, {"cNvPr": ALTERNATIVE_TEXTS})
     add_properties(units, members)
     workbooks = map(members.read_xml, list_parts(members, [_WORKBOOK_TYPE]))
