@@ -15,7 +15,8 @@ from office_files import make_zip, read_members
 
 PACKAGE = """<?xml version="1.0"?>
 <package xmlns="http://www.idpf.org/2007/opf" version="3.0"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">
-<dc:title>My book</dc:title><dc:language>en</dc:language><dc:creator>A. Author</dc:creator></metadata>
+<dc:title>My book</dc:title><dc:language>en</dc:language>
+<dc:description>Short &lt;b>text&lt;/b></dc:description><dc:creator>A. Author</dc:creator></metadata>
 <manifest><item id="a" href="text/a%20b.xhtml" media-type="application/xhtml+xml"/>
 <item id="n" href="toc.ncx" media-type="application/x-dtbncx+xml"/><item id="s" href="s.css" media-type="text/css"/></manifest>
 <spine><itemref idref="a"/></spine></package>"""
@@ -52,6 +53,7 @@ def test_texts_are_read() -> None:
     assert document.source_language == "en"
     assert [unit.source for unit in document.units] == [
         "My book",
+        "Short <b>text</b>",
         "Chapter",
         "One",
         "Loose <g1>text</g1>",

@@ -86,7 +86,12 @@ def parse_epub(content: bytes) -> Document:
 
 @dataclass(frozen=True)
 class _Package:
-    """Package file of a book. texts: type of each file by its path. spine: the order of the chapters"""
+    """Package file of a book.
+
+    texts: type of each file by its path
+    titles: titles and descriptions of the book
+    spine: the order of the chapters
+    """
 
     name: str
     source: XmlSource
@@ -126,14 +131,15 @@ def _read_package(members: ZipMembers) -> _Package:
     source = members.read_xml(name)
     texts: dict[str, str] = {}
     elements: dict[str, list[XmlElement]] = {"language": [], "title": [], "spine": []}
-    for element in source.iter_elements(("item", *elements)):
+    for element in source.iter_elements(("item", "description", *elements)):
         check_parts(len(texts) + sum(map(len, elements.values())))
         if element.name == "item":
             path = unquote(element.attributes.get("href", ""))
             path = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
             texts[path] = element.attributes.get("media-type", "")
         else:
-            elements[element.name].append(replace(element))  # the copy keeps its parts
+            kind = "title" if element.name == "description" else element.name
+            elements[kind].append(replace(element))  # the copy keeps its parts
     spine = elements["spine"][0] if elements["spine"] else None
     return _Package(name, source, texts, elements["language"], elements["title"], spine)
 
