@@ -56,3 +56,17 @@ def test_language_of_a_monolingual_memory_is_needed() -> None:
         write_document(document, {"1": UnitTranslation("Neu")})
     written = write_document(document, {"1": UnitTranslation("Neu")}, "de")
     assert written == MONOLINGUAL.replace(b"</tuv>", b'</tuv>\n  <tuv xml:lang="de"><seg>Neu</seg></tuv>')
+
+
+def test_each_target_language_has_units() -> None:
+    """Of two texts of one language, also with other countries, the first is the translation."""
+    other = '<tuv xml:lang="de-AT" creationid="anna"><seg>Ach ja</seg></tuv><tuv xml:lang="fr"><seg>Oui</seg></tuv>'
+    content = TMX.replace(b'    <tuv xml:lang="en"><seg>Yes', other.encode() + b'    <tuv xml:lang="en"><seg>Yes')
+    document = check_document(parse_tmx, content)
+    assert [(unit.id, unit.target_language, unit.target) for unit in document.units] == [
+        ("a/de", "de", "Öffne"), ("a/fr", "fr", ""), ("2/de", "de", "Ja & nein"), ("2/fr", "fr", "Oui"), ("3/de", "de", ""),
+        ("3/fr", "fr", ""),
+    ]  # fmt: skip
+    written = write_document(document, {"3/fr": UnitTranslation("Nouveau")}, "fr")
+    new = b"<seg>New</seg></tuv>"
+    assert written == content.replace(new, new + b'\n    <tuv xml:lang="fr"><seg>Nouveau</seg></tuv>')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from document_checks import check_document
 
-from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.document import UnitTranslation, check_written, write_document
 from dragoman.documents.translation_memory import MemoryMatch
 from dragoman.documents.unit_selection import list_selected
 from dragoman.documents.xliff_document import parse_xliff
@@ -117,10 +117,24 @@ def test_empty_segments_of_a_target_are_untranslated() -> None:
     assert [(unit.id, unit.target, unit.state) for unit in document.units] == [
         ("1/1", "Eins.", "translated"), ("1/2", "", "untranslated"), ("1/3", "", "untranslated"),
     ]  # fmt: skip
-    written = write_document(document, {"1/2": UnitTranslation("Zwei.", "fuzzy"), "1/3": UnitTranslation("Drei.", "fuzzy")})
+    texts = {"1/2": "Zwei.", "1/3": "Drei."}
+    written = write_document(document, {name: UnitTranslation(text, "fuzzy") for name, text in texts.items()})
     state = 'state="needs-review-translation" state-qualifier="leveraged-mt"'
     filled = targets.replace('2"/>', '2">Zwei.</mrk>').replace('3"> <', '3">Drei.<')
     assert written.decode() == content.replace('state="translated"', state).replace(targets, filled)
+    check_written(document, {name: UnitTranslation(text) for name, text in texts.items()}, written, parse_xliff)
+
+
+def test_equal_and_missing_numbers_of_segments_are_counted() -> None:
+    sources, targets = (
+        "".join(f'<mrk mtype="seg"{mid}>{text}</mrk>' for mid, text in zip(('', '', ' mid="1"', ' mid="1"'), texts, strict=True))
+        for texts in ("ABCD", ("", "E", "", ""))
+    )
+    unit = f'<trans-unit id="1"><source>ABCD</source><seg-source>{sources}</seg-source><target>{targets}</target></trans-unit>'
+    document = parse_xliff(f"{HEAD_1}{FILE_1}{unit}{END_1}".encode())
+    assert [(unit.id, unit.source, unit.target) for unit in document.units] == [
+        ("1/", "A", ""), ("1/#2", "B", "E"), ("1/1", "C", ""), ("1/1#2", "D", ""),
+    ]  # fmt: skip
 
 
 def test_source_of_codes_alone_has_a_translation() -> None:

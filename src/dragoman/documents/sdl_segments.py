@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
@@ -18,13 +19,19 @@ def find_definitions(unit: XmlElement) -> XmlElement | None:
 
 
 def list_marks(element: XmlElement | None) -> dict[str, XmlElement]:
-    """Return the segments of `seg-source` or `target` by their number. None is inside another one."""
+    """Return the segments of `seg-source` or `target` by their number. None is inside another one.
+
+    Equal and missing numbers are counted, so that source and target agree: `1`, `1#2`.
+    """
     marks: dict[str, XmlElement] = {}
+    counts: Counter[str] = Counter()
     waiting = [element] if element is not None else []
     while waiting:
         inner = waiting.pop()
         if inner.attributes.get("mtype") == "seg":
-            marks.setdefault(inner.attributes.get("mid", ""), inner)
+            number = inner.attributes.get("mid", "")
+            counts[number] += 1
+            marks[number if counts[number] == 1 else f"{number}#{counts[number]}"] = inner
         else:
             waiting += reversed(list(inner.children))
     return marks

@@ -1,12 +1,12 @@
-"""TMX files: units of a translation memory with a source language and one target language.
+"""TMX files: units of a translation memory with a source language and one or more target languages, each with units of its own.
 
 A translation that a human has to check has `creationid="MT!"`, as Okapi writes and reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
@@ -25,7 +25,7 @@ from dragoman.documents.xml_units import (
 )
 from dragoman.errors import DataError
 from dragoman.formats.tmx import choose_variants
-from dragoman.languages import is_same_language
+from dragoman.languages import get_language, is_same_language
 
 _MACHINE = "MT!"
 
@@ -40,7 +40,7 @@ class _TmxPlace:
 
 
 def parse_tmx(content: bytes) -> Document:
-    """Return the document of a TMX file. Raises DataError for other files, and for one with several target languages."""
+    """Return the document of a TMX file. Raises DataError for other files."""
     source = XmlSource(content)
     source_language = ""
 
@@ -54,38 +54,35 @@ def parse_tmx(content: bytes) -> Document:
         languages |= dict.fromkeys(map(_get_language, element.find_all("tuv")))
         check_parts(len(languages))
     source_language = source_language or next(iter(languages), "")
-    targets = [name for name in languages if not is_same_language(name, source_language)]
-    if len(targets) > 1:
-        raise DataError(
-            f"has {len(targets)} target languages ({', '.join(targets)[:80]}); write one file for each", code="invalid-format"
-        )
-    target_language = targets[0] if targets else ""
+    named = {get_language(name): name for name in reversed(languages) if not is_same_language(name, source_language)}
+    targets = list(reversed(named.values())) or [""]
     units = UnitList(len(content))
-    missing: dict[str, XmlPlace] = {}
+    missing: dict[str, tuple[XmlPlace, str]] = {}
     for number, element in enumerate(source.iter_elements(("tu",)), start=1):
         num_before = len(units.units)
-        units.read(source, element, partial(_add_unit, source, number, (source_language, target_language)))
-        if len(units.units) > num_before and _find_variants(element, (source_language, target_language))[1] is None:
-            missing[units.units[-1].id] = source.get_place(element)
+        units.read(source, element, partial(_add_units, source, number, source_language, targets))
+        for unit in units.units[num_before:]:
+            language = unit.target_language or targets[0]
+            if _find_variants(element, (source_language, language))[1] is None:
+                missing[unit.id] = source.get_place(element), language
 
     def write_missing(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
         """Return the edits of units without a `tuv` of the target language, for which the language has to be known."""
-        names = [name for name in translations if name in missing]
-        language = target_language or language
-        if names and not language:
-            raise DataError("the TMX file names no target language; state it", code="unsupported-language")
         edits: list[Edit] = []
-        for name in names:
-            place = _make_place(source, source.read_element(missing[name]), (source_language, target_language))
+        for name in [name for name in translations if name in missing]:
+            element, target_language = missing[name]
+            if not (target_language or language):
+                raise DataError("the TMX file names no target language; state it", code="unsupported-language")
+            place = _make_place(source, source.read_element(element), (source_language, target_language))
             assert place is not None  # it has a unit
-            edits += _write(source, place, translations[name], language)
+            edits += _write(source, place, translations[name], target_language or language)
         return edits
 
     return units.make_document(
         content,
         "tmx",
         source_language=source_language,
-        target_language=target_language,
+        target_language=targets[0] if len(targets) == 1 else "",
         make_document_edits=write_missing,
     )
 
@@ -110,21 +107,31 @@ def _make_place(source: XmlSource, element: XmlElement, languages: tuple[str, st
     return _TmxPlace(original, target, name_codes(_read(source, segment)))
 
 
-def _add_unit(source: XmlSource, number: int, languages: tuple[str, str], units: UnitList, element: XmlElement) -> None:
-    place = _make_place(source, element, languages)
-    if place is None:
-        return
+def _add_units(
+    source: XmlSource, number: int, source_language: str, targets: Sequence[str], units: UnitList, element: XmlElement
+) -> None:
+    """Add a unit for each target language. With several, each has its language behind its id."""
+    name = element.attributes.get("tuid", str(number))
+    for language in targets:
+        if (place := _make_place(source, element, (source_language, language))) is None:
+            return
+        unit = _make_unit(source, name, place)
+        if len(targets) > 1:
+            unit = replace(unit, id=f"{name}/{language}", target_language=language)
+        units.add(unit, partial(_write_present, source, place, language))
+
+
+def _make_unit(source: XmlSource, name: str, place: _TmxPlace) -> Unit:
     text, target = place.text, place.target
     target_segment = target.find("seg") if target is not None else None
     present = name_codes(_read(source, target_segment), text).text if target_segment is not None else ""
     is_machine = target is not None and target.attributes.get("creationid") == _MACHINE
     state: UnitState = "untranslated" if not present else "fuzzy" if is_machine else "translated"
+    return Unit(name, text.text, text.markup, present, state)
 
-    def write(translation: UnitTranslation) -> list[Edit]:
-        return [] if target is None else _write(source, place, translation, languages[1])
 
-    unit = Unit(element.attributes.get("tuid", str(number)), text.text, text.markup, present, state)
-    units.add(unit, write)
+def _write_present(source: XmlSource, place: _TmxPlace, language: str, translation: UnitTranslation) -> list[Edit]:
+    return [] if place.target is None else _write(source, place, translation, language)
 
 
 def _read(source: XmlSource, element: XmlElement) -> list[Piece]:

@@ -8,11 +8,12 @@ There, a match of a similar text also stands in the module for matches, with the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
-from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation, list_all_units
 from dragoman.documents.reading import check_parts
 from dragoman.documents.sdl_segments import (
     add_targets,
@@ -73,6 +74,19 @@ class _XliffPlace:
 
 def parse_xliff(content: bytes) -> Document:
     """Return the document of an XLIFF file. Raises DataError for other files and other versions."""
+    divided: set[int] = set()
+
+    def is_divided(number: int, element: XmlElement) -> bool:
+        if is_partly_translated(element):
+            divided.add(number)
+        return number in divided
+
+    document = _parse(content, is_divided)
+    return replace(document, iter_units=lambda written: list_all_units(_parse(written, lambda number, _: number in divided)))
+
+
+def _parse(content: bytes, is_divided: Callable[[int, XmlElement], bool]) -> Document:
+    """Return the document. is_divided: function of a number of a unit and its element that returns whether segments are units"""
     source = XmlSource(content, has_entities=True)
     version = ""
     files: list[XmlElement] = []
@@ -85,9 +99,9 @@ def parse_xliff(content: bytes) -> Document:
             files.append(element)
             check_parts(len(files))
 
-    def add(units: UnitList, element: XmlElement) -> None:
+    def add(number: int, units: UnitList, element: XmlElement) -> None:
         add_units = _add_segments if element.name != "trans-unit" else _add_trans_unit
-        if find_definitions(element) is not None or is_partly_translated(element):
+        if find_definitions(element) is not None or is_divided(number, element):
             add_units = _add_marked_segments
         add_units(source, _get_file_name(files), units, element)
         languages = _get_languages(files[-1]) if files else ("", "")
@@ -96,11 +110,11 @@ def parse_xliff(content: bytes) -> Document:
     units = UnitList(len(content))
     segments: dict[str, tuple[XmlPlace, int]] = {}
     without_target: dict[str, tuple[XmlPlace, str, TaggedText]] = {}
-    for element in source.iter_elements(("trans-unit", "unit"), read_start, root_name="xliff"):
+    for index, element in enumerate(source.iter_elements(("trans-unit", "unit"), read_start, root_name="xliff")):
         if element.get_inherited("translate") == "no":
             continue
         num_before = len(units.units)
-        units.read(source, element, add)
+        units.read(source, element, partial(add, index))
         if element.name == "unit":
             place = source.get_place(element)
             segments |= {unit.id: (place, number) for number, unit in enumerate(units.units[num_before:])}
