@@ -28,6 +28,16 @@ def test_carriage_returns_are_line_breaks(subtests: pytest.Subtests) -> None:
             assert outputs[1] == outputs[0].replace(b"\n", b"\r")
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_carriage_returns_beside_line_feeds_are_line_breaks(name: str) -> None:
+    lines = FILES[name].splitlines()
+    mixed = "".join(line + ("\n", "\r", "\r\n")[number % 3] for number, line in enumerate(lines))
+    documents = [get_parser(name)(text.encode()) for text in (FILES[name], mixed)]
+    sources = [[unit.source.replace("\r", "") for unit in document.units] for document in documents]
+    assert sources[0] == sources[1]
+    assert write_document(documents[1], {}) == mixed.encode()
+
+
 @pytest.mark.parametrize(
     ("head", "encoding"),
     [

@@ -37,14 +37,14 @@ def parse_csv(content: bytes) -> Document:
 
     Raises DataError for a file without names of columns, and for quotation marks that do not end a cell.
     """
-    text = decode(content)
+    text = decode(content, is_table=True)
     first = _QUOTED.sub("", text.text[: text.text.find("\n")] if "\n" in text.text else text.text)
     return _parse(text, max(_DELIMITERS, key=first.count))
 
 
 def parse_tsv(content: bytes) -> Document:
     """Return the document of a TSV file. Raises DataError as `parse_csv` does."""
-    return _parse(decode(content), "\t")
+    return _parse(decode(content, is_table=True), "\t")
 
 
 def _parse(text: EncodedText, delimiter: str) -> Document:

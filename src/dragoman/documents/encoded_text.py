@@ -15,6 +15,7 @@ from dragoman.errors import DataError
 from dragoman.text.encodings import find_codec
 
 _BLOCK = 4096  # characters between two known byte positions
+_CARRIAGE_RETURNS = re.compile(r"\r++(?!\n)")
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -30,11 +31,10 @@ class EncodedText:
 
     Attributes:
         content: the bytes
-        text: the characters, without a byte order mark; line feeds for the line breaks of a file in which all are carriage
-            returns
+        text: the characters, without a byte order mark; line feeds for carriage returns that stand before none
         encoding: Python's name of the encoding
         start: length of the byte order mark
-        has_carriage_returns: whether line feeds are written as carriage returns
+        has_carriage_returns: whether line feeds are written as carriage returns, because all line breaks of the file are
     """
 
     content: bytes
@@ -90,8 +90,10 @@ class EncodedText:
             return False
 
 
-def decode(content: bytes, encoding: str = "utf-8") -> EncodedText:
+def decode(content: bytes, encoding: str = "utf-8", *, is_table: bool = False) -> EncodedText:
     """Return the text of a file. A byte order mark has precedence over the encoding.
+
+    is_table: carriage returns beside line feeds may be characters of a cell
 
     Raises DataError for the name of no text encoding, for bytes that are not of the encoding or not a text, and for an
     encoding whose bytes cannot be edited.
@@ -120,9 +122,9 @@ def decode(content: bytes, encoding: str = "utf-8") -> EncodedText:
     if "\0" in text:
         raise DataError("the file holds zero bytes, so it is no text", code="invalid-format")
     has_carriage_returns = "\n" not in text and "\r" in text
-    return EncodedText(
-        content, text.replace("\r", "\n") if has_carriage_returns else text, encoding, start, has_carriage_returns
-    )
+    if has_carriage_returns or not is_table:
+        text = _CARRIAGE_RETURNS.sub(lambda match: "\n" * len(match[0]), text)
+    return EncodedText(content, text, encoding, start, has_carriage_returns)
 
 
 def check_encoding(name: str) -> str:
