@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dragoman.text.inline_codes import CodedText, Element, Point
-from dragoman.text.other_scripts import find_other_scripts, is_in_other_script, mark_same_words, mark_unread_words
+from dragoman.text.other_scripts import (
+    find_other_scripts,
+    is_in_other_script,
+    mark_long_words,
+    mark_same_words,
+    mark_unread_words,
+)
 
 
 def test_texts_in_a_script_of_neither_language(subtests: pytest.Subtests) -> None:
@@ -50,6 +56,13 @@ def test_words_in_other_scripts_are_points(subtests: pytest.Subtests) -> None:
     assert mark_unread_words(CodedText((element,)), scripts, None).parts == (
         Element("<b>", ("Say ", Point("Привет"), "!"), "</b>"),
     )
+
+
+def test_very_long_words_are_points() -> None:
+    """Text without spaces of a language that writes none is not a word."""
+    word, text = "Ab+/" * 126, "水" * 501
+    assert mark_long_words(CodedText((f"See {word} {text}",))).parts == ("See ", Point(word), f" {text}")
+    assert mark_long_words(CodedText((word[:500],))).parts == (word[:500],)
 
 
 def test_words_that_a_tokenizer_cannot_read_are_points(subtests: pytest.Subtests) -> None:

@@ -19,6 +19,7 @@ from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, 
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.inline_tokens import tokenize_codes
 from dragoman.text.marks import MARK_CHARACTERS, can_hold_marks, ends_in_marks, restore_spaces, to_characters, to_marks
+from dragoman.text.other_scripts import MAX_WORD
 from dragoman.text.projection import UnitText, project
 from dragoman.text.references import count_sign, read_reference
 
@@ -141,13 +142,16 @@ def _place_pairs(coded: Sequence[tuple[Reading, Translation]]) -> Iterator[str]:
 def read_placeholders(segment: CodedText) -> Reading:
     """Return the reading with the placeholders of a segment as text.
 
-    A character reference is text if the segment, also its other codes, has the character in no other way.
+    A character reference is text if the segment, also its other codes, has the character in no other way. A segment with a very
+    long placeholder, such as an address with the data of a picture, is read without codes.
     """
     if not segment.has_codes:
         return Reading(segment)
     points = list(_list_points(segment.parts))
     if not points:
         return Reading(segment)
+    if any(len(point.text) > MAX_WORD for point in points):
+        return read_without_codes(segment)
     references = tuple(point for point in points if point.text and read_reference(point.markup))
     merged = replace(segment, parts=tuple(_merge_points(segment.parts, lambda point: point.text or None)))
     if not references:

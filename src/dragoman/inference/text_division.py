@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from dragoman.text.breaks import find_boundaries
 from dragoman.text.inline_codes import BLOCK_TAGS, INLINE_TAGS, CodedText, Element, Part, Point, read_inline, write_parts
 from dragoman.text.kept_terms import mark_kept_terms
+from dragoman.text.other_scripts import mark_long_words
 from dragoman.text.sentences import cut_long_spans, split_sentences
 from dragoman.text.word_codes import mark_word_codes
 
@@ -102,7 +103,7 @@ def read_codes(text: str, options: TextOptions) -> CodedText:
         keep_line_breaks=options.keep_line_breaks,
         language=options.source_language,
     )
-    return mark_kept_terms(mark_word_codes(coded), options.glossary)
+    return mark_kept_terms(mark_long_words(mark_word_codes(coded)), options.glossary)
 
 
 def _divide_blocks(parts: Sequence[Part], options: TextOptions, blocks: set[int], *, is_escaped: bool) -> Iterator[Piece]:

@@ -221,7 +221,7 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     if options.language_check:
         reasons = _find_kept(texts, options)
         results = [replace(result, kept=reason) for result, reason in zip(results, reasons, strict=True)]
-    waiting = [index for index, text in enumerate(texts) if _has_word(text) and results[index].kept is None]
+    waiting = [index for index, segment in enumerate(segments) if _has_word(segment.clean.text) and results[index].kept is None]
     lost = yield from _translate_readings(segments, readings, results, waiting, options)
     for index in lost:
         marked = mark_spans(segments[index], find_currency_signs)

@@ -28,6 +28,9 @@ _INDEX = re.compile(f"[{_INDICES}]")
 _PART_OF_WORD = rf"[^\W{UNSPACED}]|[\u0300-\u036f{_INDICES}]"
 _WORD = re.compile(rf"(?:{_PART_OF_WORD})++|[^\w\s]")
 _GAP = re.compile(r"[^\w<>&\n]{1,3}")
+MAX_WORD = 500
+"""Most characters of a word of a language"""
+_LONG_WORD = re.compile(rf"[^\s{UNSPACED}]{{{MAX_WORD + 1},}}+")
 
 
 @lru_cache(maxsize=256)
@@ -72,6 +75,13 @@ def mark_unread_words(text: CodedText, scripts: frozenset[str], reads: Callable[
                 yield match.span()
 
     return mark_spans(text, find)
+
+
+def mark_long_words(text: CodedText) -> CodedText:
+    """Return a text whose words of more than `MAX_WORD` characters are points. Such a word is data, such as base64."""
+    if len(text.clean.text) <= MAX_WORD or _LONG_WORD.search(text.clean.text) is None:
+        return text
+    return mark_spans(text, lambda part: (match.span() for match in _LONG_WORD.finditer(part)))
 
 
 def mark_same_words(text: CodedText, words: Collection[str]) -> CodedText:
