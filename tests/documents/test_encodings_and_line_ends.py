@@ -28,14 +28,18 @@ def test_carriage_returns_are_line_breaks(subtests: pytest.Subtests) -> None:
             assert outputs[1] == outputs[0].replace(b"\n", b"\r")
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_carriage_returns_beside_line_feeds_are_line_breaks(name: str) -> None:
-    lines = FILES[name].splitlines()
-    mixed = "".join(line + ("\n", "\r", "\r\n")[number % 3] for number, line in enumerate(lines))
-    documents = [get_parser(name)(text.encode()) for text in (FILES[name], mixed)]
-    sources = [[unit.source.replace("\r", "") for unit in document.units] for document in documents]
-    assert sources[0] == sources[1]
-    assert write_document(documents[1], {}) == mixed.encode()
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.md", "Open it\r- Close it\r\n"),
+        ("a.txt", "Open it\r\rClose it\n"),
+        ("a.srt", "1\r00:01,0 --> 00:02,0\rOpen it\r\r2\n00:03,0 --> 00:04,0\nClose it\n"),
+    ],
+)
+def test_carriage_returns_beside_line_feeds_are_line_breaks(name: str, content: str) -> None:
+    document = get_parser(name)(content.encode())
+    assert [unit.source for unit in document.units] == ["Open it", "Close it"]
+    assert write_document(document, {document.units[1].id: UnitTranslation("X")}).decode() == content.replace("Close it", "X")
 
 
 @pytest.mark.parametrize(
