@@ -20,8 +20,8 @@ CHART = (
 )
 NEW_CHART = (
     "ms-office.chartex",
-    f'<x:chartSpace xmlns:x="x" {A}><x:strDim><x:lvl><x:pt>Spring</x:pt></x:lvl></x:strDim><x:txData><x:f>B1</x:f><x:v>Copy</x:v>'
-    "</x:txData><x:txData><x:v>New title</x:v></x:txData><a:p><a:r><a:t>Axis</a:t></a:r></a:p></x:chartSpace>",
+    f'<x:chartSpace xmlns:x="x" {A}><x:strDim><x:lvl><x:pt>Spring</x:pt></x:lvl></x:strDim><x:txData><x:f>B1</x:f>'
+    "<x:v>Copy</x:v></x:txData><x:txData><x:v>New title</x:v></x:txData><a:p><a:r><a:t>Axis</a:t></a:r></a:p></x:chartSpace>",
 )
 CORE = "<c:coreProperties xmlns:c='c' xmlns:d='d'><d:title>Book title</d:title><d:creator>Kept</d:creator></c:coreProperties>"
 CORE_PART = {"docProps/core.xml": ("core-properties", CORE)}

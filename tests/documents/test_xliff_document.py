@@ -126,8 +126,9 @@ def test_empty_segments_of_a_target_are_untranslated() -> None:
 
 
 def test_equal_and_missing_numbers_of_segments_are_counted() -> None:
+    numbers = ("", "", ' mid="1"', ' mid="1"')
     sources, targets = (
-        "".join(f'<mrk mtype="seg"{mid}>{text}</mrk>' for mid, text in zip(('', '', ' mid="1"', ' mid="1"'), texts, strict=True))
+        "".join(f'<mrk mtype="seg"{number}>{text}</mrk>' for number, text in zip(numbers, texts, strict=True))
         for texts in ("ABCD", ("", "E", "", ""))
     )
     unit = f'<trans-unit id="1"><source>ABCD</source><seg-source>{sources}</seg-source><target>{targets}</target></trans-unit>'

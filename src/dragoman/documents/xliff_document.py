@@ -86,7 +86,7 @@ def parse_xliff(content: bytes) -> Document:
 
 
 def _parse(content: bytes, is_divided: Callable[[int, XmlElement], bool]) -> Document:
-    """Return the document. is_divided: function of a number of a unit and its element that returns whether segments are units"""
+    """Return the document. is_divided: function that tells by the number of an element whether its segments are units"""
     source = XmlSource(content, has_entities=True)
     version = ""
     files: list[XmlElement] = []

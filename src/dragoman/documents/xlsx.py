@@ -57,7 +57,9 @@ def parse_xlsx(content: bytes) -> Document:
         for element in source.iter_elements(("si", "is", "text", *_HEADERS)):
             units.read(source, element, add_header if element.name in _HEADERS else add)
     add_elements(units, members, list_parts(members, ["threadedcomments+xml"]), ("text",))
-    add_attributes(units, members, list_parts(members, [_SHEET_TYPE]), {"dataValidation": _PROMPTS, "hyperlink": {"tooltip": 255}})
+    add_attributes(
+        units, members, list_parts(members, [_SHEET_TYPE]), {"dataValidation": _PROMPTS, "hyperlink": {"tooltip": 255}}
+    )
     drawings = list_parts(members, [_DRAWING_TYPE])
     for name in (*drawings, *list_parts(members, [*CHART_TYPES, *DIAGRAM_TYPES])):
         add_paragraphs(units, members, name, FontStyles())

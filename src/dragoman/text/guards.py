@@ -57,9 +57,9 @@ MAX_SPELLED = 12
 # small ordinals, 5 have neither, and all 5 have lost the number.
 _ORDINAL_END = re.compile(r"(?:st|nd|rd|th)\b", re.IGNORECASE)
 _SPELLED = {
-    "de": "erst|eins zw[eo]i dritt|drei viert?e fünf sechs sieb acht neun zehn elf zwölf".split(),
-    "fr": "premi|un second|deux trois|tier quatr|quart cinq six sept huit neu dix onz douz".split(),
-    "zh": "[一头頭首] [二两兩] 三 四 五 六 七 八 九 十 十一 十二".split(),
+    "de": "erst|eins zw[eo]i dritt|drei viert?e fünf sechs sieb acht neun zehn elf zwölf",
+    "fr": "premi|un second|deux trois|tier quatr|quart cinq six sept huit neu dix onz douz",
+    "zh": "[一头頭首] [二两兩] 三 四 五 六 七 八 九 十 十一 十二",
 }
 MAX_NUMBER_PART = 20
 """Digits of a number that are looked for together; a longer one is looked for in parts."""
@@ -150,7 +150,7 @@ def _lacks_ordinal(match: re.Match[str], number: int, translation: str, language
     spelled = _SPELLED.get(get_language(language))
     if not number or spelled is None or _ORDINAL_END.match(match.string, match.end()) is None:
         return False
-    return re.search(spelled[number - 1], translation, re.IGNORECASE) is None
+    return re.search(spelled.split()[number - 1], translation, re.IGNORECASE) is None
 
 
 def _has_sign(match: re.Match[str]) -> bool:
