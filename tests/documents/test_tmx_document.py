@@ -59,7 +59,7 @@ def test_language_of_a_monolingual_memory_is_needed() -> None:
 
 
 def test_each_target_language_has_units() -> None:
-    """Of two texts of one language, also with other countries, the first is the translation."""
+    """The first of several texts in one language is the translation, also if they state other countries."""
     other = '<tuv xml:lang="de-AT" creationid="anna"><seg>Ach ja</seg></tuv><tuv xml:lang="fr"><seg>Oui</seg></tuv>'
     content = TMX.replace(b'    <tuv xml:lang="en"><seg>Yes', other.encode() + b'    <tuv xml:lang="en"><seg>Yes')
     document = check_document(parse_tmx, content)
