@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NoReturn
 
@@ -58,41 +57,6 @@ CASES = {
     "empty.po": b"",
     "old.doc": b"\xd0\xcf\x11\xe0",
 }
-
-
-def declare(encoding: str, root: str) -> str:
-    """Return XML that states this encoding."""
-    return f'<?xml version="1.0" encoding="{encoding}"?>\n{root}'
-
-
-def build_files_with_encoding(encoding: str) -> dict[str, bytes]:
-    """Return a file of each format in which a file states its encoding, with the name of an encoding."""
-    files = {
-        "strings.xml": declare(encoding, '<resources><string name="a">Hello there</string></resources>'),
-        "a.xlf": declare(encoding, XLIFF.format("Hello there")),
-        "a.tmx": declare(encoding, '<tmx version="1.4"><header srclang="en"/><body/></tmx>'),
-        "a.resx": declare(encoding, '<root><data name="a"><value>Hello there</value></data></root>'),
-        "a.ts": declare(encoding, "<TS><context><message><source>Hello</source></message></context></TS>"),
-        "a.html": f'<html><head><meta charset="{encoding}"></head><body><p>Hello there</p></body></html>',
-        "b.html": f'<meta http-equiv="Content-Type" content="text/html; charset={encoding}"><p>Hello there</p>',
-        "a.po": PO.replace("UTF-8", encoding).replace("ä", "a"),
-    }
-    parts = {"word/document.xml": ("wordprocessingml.document.main", declare(encoding, "<w:document/>"))}
-    return {name: text.encode("ascii") for name, text in files.items()} | {"a.docx": make_package(parts)}
-
-
-@pytest.mark.parametrize("encoding", ["rot13", "hex", "undefined"])  # to text, to bytes, and to neither
-def test_codec_without_text_is_refused_everywhere(encoding: str, tmp_path: Path) -> None:
-    files = build_files_with_encoding(encoding)
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "good.po").write_text('msgid "Hello there"\nmsgstr "Hallo"\n', encoding="utf-8")
-    result = CliRunner().invoke(translate_file, ["--check", *map(str, sorted(tmp_path.iterdir())), "--json"])
-    reports = [json.loads(line) for line in result.stdout.splitlines()]
-    assert result.exit_code == 4, result.output
-    codes = {Path(report["file"]).name: report.get("code", report["status"]) for report in reports}
-    assert codes == dict.fromkeys(files, "invalid-encoding") | {"good.po": "ok"}
-    assert len(result.stderr.strip().splitlines()) == len(files) + 1
 
 
 def test_unexpected_exception_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

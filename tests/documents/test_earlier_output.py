@@ -161,39 +161,32 @@ def test_equal_sources_keep_the_translations_of_their_places() -> None:
         assert [texts.get(unit.id) for unit in document.units if unit.source == "Open"] == ["Öffnen", "Offen"]
 
 
-TEMPLATE = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
-XLIFF = (
-    '<xliff version="1.2"><file original="a" source-language="en" target-language="de" datatype="plaintext"><body>{}'
-    "</body></file></xliff>"
-)
-TS = '<TS version="2.1" language="de" sourcelanguage="en"><context><name>A</name>{}</context></TS>'
+CATALOGS = {
+    "po/a.pot": ("po/de.po", 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n{}', '\nmsgid "{}"\nmsgstr ""\n'),
+    "a.xlf": (
+        "a.de.xlf",
+        '<xliff version="1.2"><file source-language="en" target-language="de"><body>{}</body></file></xliff>',
+        '<trans-unit id="{0}"><source>{0}</source></trans-unit>',
+    ),
+    "a.ts": (
+        "a.de.ts",
+        '<TS version="2.1" language="de" sourcelanguage="en"><context><name>A</name>{}</context></TS>',
+        "<message><source>{}</source><translation/></message>",
+    ),
+}
 
 
-def make_entries(name: str, targets: dict[str, str]) -> str:
-    """Return a file of two languages with these sources and translations."""
-    if name.endswith((".pot", ".po")):
-        return TEMPLATE + "\n".join(f'msgid "{source}"\nmsgstr "{target}"\n' for source, target in targets.items())
-    if name.endswith(".xlf"):
-        unit = '<trans-unit id="{0}"><source>{0}</source>{1}</trans-unit>'
-        return XLIFF.format(
-            "".join(unit.format(source, f"<target>{target}</target>" * bool(target)) for source, target in targets.items())
-        )
-    message = "<message><source>{}</source><translation{}>{}</translation></message>"
-    return TS.format(
-        "".join(message.format(source, "" if target else ' type="unfinished"', target) for source, target in targets.items())
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "output"), [("po/a.pot", "po/de.po"), ("a.po", "a.de.po"), ("a.xlf", "a.de.xlf"), ("a.ts", "a.de.ts")]
-)
-def test_translations_of_an_earlier_catalog_stay(name: str, output: str, bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", CATALOGS)
+def test_translations_of_an_earlier_catalog_stay(name: str, bundle: Path, tmp_path: Path) -> None:
     """A human's text stays, a text that is new is translated, and one without a place is named."""
+    output, file, entry = CATALOGS[name]
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text(make_entries(name, {"big": "", "one two": ""}), encoding="utf-8")
-    (tmp_path / output).write_text(make_entries(output, {"old": "alt", "one two": "von Hand"}), encoding="utf-8")
-    result = CliRunner().invoke(translate_file, [str(bundle), str(path), "--overwrite", "--project-names"])
+    path.write_text(file.format(entry.format("big") + entry.format("one two")), encoding="utf-8")
+    earlier = read(name, file.format(entry.format("old") + entry.format("one two")))
+    translations = {unit.id: UnitTranslation("von Hand", "translated") for unit in earlier.units}
+    (tmp_path / output).write_bytes(write_document(earlier, translations))
+    result = run(bundle, path, "--overwrite", "--project-names")
     assert result.exit_code in (0, 3), result.output
     assert "1 kept" in result.output
     assert "(old)" in result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -87,169 +88,93 @@ class Site:
     command: Sequence[str]
 
 
-def make_common(index: str, other: str, *, second: str = "-1") -> dict[str, str]:
-    """Return the two pages that all sites of Markdown have, with the addresses that links give them."""
-    return {
-        "common": COMMON.replace("OTHER", other),
-        "other": OTHER.replace("INDEX", index).replace("SECOND", second),
-    }
+def make_common(index: str, other: str, *, second: str = "-1") -> tuple[str, str]:
+    """Return the two pages of a site, with the addresses that links give them."""
+    return COMMON.replace("OTHER", other), OTHER.replace("INDEX", index).replace("SECOND", second)
 
 
 def make_hugo() -> Site:
-    pages = make_common('{{< ref "common.md" >}}', '{{< ref "other.md" >}}')
-    pages = {name: text.replace('" >}}#', "#").replace("#deep-heading)", '#deep-heading" >}})') for name, text in pages.items()}
-    pages["other"] = pages["other"].replace("#repeated-heading-1)", '#repeated-heading-1" >}})')
-    extra = """
-## Own id {#own-id}
+    def refer(match: re.Match[str]) -> str:
+        return f']({{{{< ref "{match[1]}.md{match[2]}" >}}}})'
 
+    common, other = (re.sub(r"\]\((common|other)(#[^)]*|)\)", refer, page) for page in make_common("common", "other"))
+    extra = """
 {{% quoted %}}
 A text *in* a shortcode.
 {{% /quoted %}}
 
-{{< highlight go "linenos=table" >}}
-package main // words
-{{< /highlight >}}
-
 Term
 : A definition with a note.[^1]
 
-- [x] a task that is done
-
 [^1]: The *note*.
 """
-    front = '+++\ntitle = "A title: one"\ndate = 2020-01-02\ntags = ["one", "two words"]\n[params]\n  name = "kept"\n+++\n'
-    return Site(
-        {
-            "hugo.toml": 'baseURL = "https://example.org/"\ndisableKinds = ["RSS", "sitemap"]\nenableEmoji = true\n',
-            "layouts/_default/single.html": HUGO_TEMPLATE,
-            "layouts/_default/list.html": HUGO_TEMPLATE,
-            "layouts/shortcodes/quoted.html": "<blockquote>{{ .Inner | markdownify }}</blockquote>",
-            "content/_index.md": "---\ntitle: Start\nmenu: main\n---\n\nWords of the start.\n",
-            "content/common.md": front + pages["common"] + extra,
-            "content/other.md": "---\ntitle: 'Other: two'\naliases: [/old/]\n---\n" + pages["other"],
-        },
-        ("hugo", "-s", "IN", "-d", "OUT", "--quiet"),
-    )
+    files = {
+        "hugo.toml": 'baseURL = "https://example.org/"\ndisableKinds = ["RSS", "sitemap"]\n',
+        "layouts/_default/single.html": HUGO_TEMPLATE,
+        "layouts/_default/list.html": HUGO_TEMPLATE,
+        "layouts/shortcodes/quoted.html": "<blockquote>{{ .Inner | markdownify }}</blockquote>",
+        "content/_index.md": "---\ntitle: Start\n---\n\nWords of the start.\n",
+        "content/common.md": f'+++\ntitle = "A title: one"\n+++\n{common}{extra}',
+        "content/other.md": f"---\ntitle: 'Other: two'\naliases: [/old/]\n---\n{other}",
+    }
+    return Site(files, ("hugo", "-s", "IN", "-d", "OUT", "--quiet"))
 
 
 def make_jekyll() -> Site:
-    pages = make_common("{% link common.md %}", "{% link other.md %}")
+    common, other = make_common("{% link common.md %}", "{% link other.md %}")
     extra = """
-* A list for the contents
-{:toc}
-
 ## With attributes {#own-id .class}
 
 A paragraph with a class.
 {: .note #para}
 
-{% highlight ruby %}
-puts "words" # text
-{% endhighlight %}
-
 {% if page.title %}Words under a condition.{% endif %} And {{ page.title | upcase }} words.
-
-Words with a note.[^1] And a [link](https://example.org){:target="_blank"}.
-
-[^1]: The note.
 """
-    front = "---\nlayout: default\ntitle: {}\npermalink: /{}.html\ntags:\n  - one\n---\n"
-    return Site(
-        {
-            "_config.yml": "title: Site\nkramdown:\n  input: GFM\n",
-            "_layouts/default.html": "<html><head><title>{{ page.title }}</title></head><body>{{ content }}</body></html>\n",
-            "index.md": "---\nlayout: default\ntitle: Start\n---\n\n{% for p in site.pages %}{{ p.title }}{% endfor %}\n",
-            "common.md": front.format("'Common: one'", "common") + pages["common"] + extra,
-            "other.md": front.format("Other", "other") + pages["other"],
-            "_posts/2020-01-02-first.md": "---\nlayout: default\ntitle: P\n---\n\n[It]({% link common.md %}#second-part).\n",
-        },
-        ("jekyll", "build", "-s", "IN", "-d", "OUT", "--quiet", "--future"),
-    )
+    front = "---\nlayout: default\ntitle: {}\npermalink: /{}.html\n---\n"
+    files = {
+        "_config.yml": "title: Site\nkramdown:\n  input: GFM\n",
+        "_layouts/default.html": "<html><head><title>{{ page.title }}</title></head><body>{{ content }}</body></html>\n",
+        "common.md": front.format("'Common: one'", "common") + common + extra,
+        "other.md": front.format("Other", "other") + other,
+        "_posts/2020-01-02-first.md": "---\nlayout: default\ntitle: P\n---\n\n[It]({% link common.md %}#second-part).\n",
+    }
+    return Site(files, ("jekyll", "build", "-s", "IN", "-d", "OUT", "--quiet", "--future"))
 
 
 def make_mkdocs() -> Site:
-    pages = make_common("common.md", "other.md", second="_1")
-    pages["common"] = pages["common"].replace("& more", "and more")
+    common, other = make_common("common.md", "other.md", second="_1")
     extra = """
-[TOC]
-
 !!! note "A *title* of words"
     Words in a box.
 
-    ```python
-    def words(): ...
-    ```
-
-=== "First tab"
-
-    Words in a tab.
-
-A [button](#second-part){ .md-button } and ++ctrl+alt+del++ and ==marked words== and H~2~O.
-
-Term
-
-:   A definition.
+A [button](#second-part){ .md-button } and ++ctrl+alt+del++.
 """
-    configuration = """\
-site_name: Site
-theme:
-  name: mkdocs
-strict: true
-plugins: []
-nav:
-  - Start: index.md
-  - common.md
-  - other.md
-markdown_extensions:
-  - admonition
-  - attr_list
-  - def_list
-  - pymdownx.superfences
-  - pymdownx.keys
-  - pymdownx.mark
-  - pymdownx.tilde
-  - pymdownx.tabbed:
-      alternate_style: true
-"""
-    return Site(
-        {
-            "mkdocs.yml": configuration,
-            "docs/index.md": "---\ntitle: Start\ntemplate: main.html\n---\n\n# Start\n\nSee [it](common.md#second-part).\n",
-            "docs/common.md": "---\ntitle: Common words\ntags:\n  - one\n---\n" + pages["common"] + extra,
-            "docs/other.md": pages["other"],
-        },
-        ("mkdocs", "build", "-q", "-f", "IN/mkdocs.yml", "-d", "OUT"),
-    )
+    configuration = "site_name: Site\ntheme:\n  name: mkdocs\nstrict: true\nplugins: []\nmarkdown_extensions:\n"
+    extensions = ("admonition", "attr_list", "pymdownx.superfences", "pymdownx.keys")
+    files = {
+        "mkdocs.yml": configuration + "".join(f"  - {name}\n" for name in extensions),
+        "docs/index.md": "---\ntitle: Start\n---\n\n# Start\n\nSee [it](common.md#second-part).\n",
+        "docs/common.md": "---\ntitle: Common words\n---\n" + common.replace("& more", "and more") + extra,
+        "docs/other.md": other,
+    }
+    return Site(files, ("mkdocs", "build", "-q", "-f", "IN/mkdocs.yml", "-d", "OUT"))
 
 
 def make_pandoc() -> Site:
-    pages = make_common("common.html", "other.html")
+    common, other = make_common("common.html", "other.html")
     extra = """
-## Own id {#own-id .unnumbered key=value}
-
 ::: {.warning #box}
 Words with [a span]{.small lang=fr} and math $a_1 + \\text{words}$. An inline note.^[Words of *it*.]
 :::
 
-| Words of a line
-|   and more words
-
 (@) A numbered example.
 
-  Right     Left
--------     ------
-     12     12
-
-Table: Words of a caption.
-
-```{.python .numberLines startFrom="3"}
-words = 1
-```
+| Words of a line
+|   and more words
 """
-    return Site(
-        {"common.md": "---\ntitle: Common\nauthor: A. B.\n---\n" + pages["common"] + extra, "other.md": pages["other"]},
-        ("sh", "-c", "mkdir OUT; for name in common other; do pandoc -s IN/$name.md -o OUT/$name.html; done"),
-    )
+    files = {"common.md": f"---\ntitle: Common\n---\n{common}{extra}", "other.md": other}
+    command = "mkdir OUT; for name in common other; do pandoc -s IN/$name.md -o OUT/$name.html; done"
+    return Site(files, ("sh", "-c", command))
 
 
 BUILDERS = {"hugo": make_hugo, "jekyll": make_jekyll, "mkdocs": make_mkdocs, "pandoc": make_pandoc}

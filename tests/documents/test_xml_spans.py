@@ -100,7 +100,7 @@ def test_other_files_are_refused(content: bytes) -> None:
 
 
 def test_unknown_encodings_are_refused() -> None:
-    for name in ("klingon", "shift_jis"):
+    for name in ("klingon", "shift_jis", "rot13", "hex"):
         with raises_code("invalid-encoding"):
             list(XmlSource(f'<?xml version="1.0" encoding="{name}"?><a/>'.encode()).iter_elements(("b",)))
 
