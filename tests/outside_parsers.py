@@ -136,7 +136,10 @@ SDLXLIFF = (
     "</body></file></xliff>"
 )
 QT = '<TS version="2.1"><context><name>c</name><message><source>w{}</source><translation/></message></context></TS>'
-TMX = '<tmx version="1.4"><header srclang="en"/><body><tu><tuv xml:lang="en"><seg>w{}</seg></tuv></tu></body></tmx>'
+TMX = (
+    '<tmx version="1.4"><header srclang="en"/><body><tu><tuv xml:lang="en"><seg>w{}</seg></tuv><tuv xml:lang="de"/></tu>'
+    "</body></tmx>"
+)
 # A text inside a file of each format; each format is also read with the text as its whole content.
 INSIDE: dict[str, Sequence[Wrap]] = {
     ".po": [lambda text: f'msgid {json.dumps(text, ensure_ascii=False)}\nmsgstr ""\n'],
