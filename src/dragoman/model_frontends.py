@@ -12,13 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.activations import FloatArray, gelu
+from dragoman.config.encoder_input import KERNEL_SIZE
 from dragoman.frontends.protocol import Frontend
-from dragoman.model_weights import CONVOLUTIONS, KERNEL_SIZE, ModelWeights, Stack
+from dragoman.model_weights import CONVOLUTIONS, ModelWeights, Stack
 
 
 def build_frontend(weights: ModelWeights) -> Frontend[NDArray[Any]]:
     """Return the first part of a model's encoder. Its vectors are in memory of their own."""
-    return TextFrontend(weights) if weights.config.reads_tokens else SpectrogramFrontend(weights)
+    match weights.config.frontend:
+        case "tokens":
+            return TextFrontend(weights)
+        case "log-mel":
+            return SpectrogramFrontend(weights)
 
 
 def embed_tokens(weights: ModelWeights, stack: Stack, ids_BT: NDArray[np.int64]) -> FloatArray:

@@ -27,8 +27,6 @@ WORDS, POINTER_WORDS = "words", "decoder.pointer.words"
 """Names of a parser's word tables, without and with a pointer."""
 CONVOLUTIONS = "encoder.frontend.convolutions"
 """Name of the two convolutions of a spectrogram. Their weights are matrices (D, 3 · F), the features of each frame together."""
-KERNEL_SIZE = 3
-"""Frames that a convolution reads at once."""
 
 A_SUFFIX, B_SUFFIX = ".lora_a", ".lora_b"
 """Ends of the names of a low-rank adapter's matrices A (r, I) and B (O, r)."""
@@ -270,12 +268,10 @@ def list_shapes(
         shapes[OUTPUT_BIAS] = (target_vocab_size,)
     if config.target_space_embedding:
         shapes["encoder.embedding.target_space_embedding"] = (width,)
-    num_source_positions = config.max_positions
-    if not config.reads_tokens:
-        num_source_positions = config.max_source_positions
-        for index, num_features in enumerate((config.num_mel_bins, width)):
-            shapes |= _list_linear_shapes(f"{CONVOLUTIONS}.{index}", KERNEL_SIZE * num_features, width)
-    elif config.tie_embeddings != "all":
+    encoder_input = config.encoder_input
+    for index, num_inputs in enumerate(encoder_input.list_convolution_inputs(config)):
+        shapes |= _list_linear_shapes(f"{CONVOLUTIONS}.{index}", num_inputs, width)
+    if encoder_input.has_embedding and config.tie_embeddings != "all":
         shapes["encoder.embedding.weight"] = (source_vocab_size, width)
     if config.tie_embeddings == "none":
         shapes["decoder.embedding.weight"] = (target_vocab_size, width)
@@ -285,7 +281,7 @@ def list_shapes(
     )
     for stack, num_layers, attentions in stacks:
         if config.position_encoding == "learned":
-            num_positions = num_source_positions if stack == "encoder" else config.max_positions
+            num_positions = encoder_input.count_positions(config) if stack == "encoder" else config.max_positions
             shapes[f"{stack}.embedding.positions.weight"] = (num_positions, width)
         elif config.position_encoding == "relative":
             shapes[f"{stack}.relative_positions.weight"] = (config.relative_attention_num_buckets, config.num_heads)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from dragoman.config.decoding_config import DecodingConfig
+from dragoman.config.encoder_input import ENCODER_INPUTS, EncoderInput
 from dragoman.config.extension import ExtensibleSection, Extension
 from dragoman.config.fields import Dimension, PositiveFloat, PositiveInt, Probability, SmallPositiveInt
 from dragoman.config.section import Limits, model_validator
@@ -259,14 +260,13 @@ class ModelConfig(ExtensibleSection):
         return {key: value for key, known in keys.items() if (value := getattr(self, key)) not in known}
 
     @property
-    def reads_tokens(self) -> bool:
-        """Return whether the encoder reads token ids."""
-        return self.frontend == "tokens"
+    def encoder_input(self) -> EncoderInput:
+        """Return what the encoder reads."""
+        return ENCODER_INPUTS[self.frontend]
 
     @model_validator
     def _check_frontend(self) -> None:
-        required = {"position_encoding": "learned", "tie_embeddings": "decoder", "embedding_norm": False, "pointer": False}
-        for key, value in () if self.reads_tokens else required.items():
+        for key, value in self.encoder_input.required_keys.items():
             if getattr(self, key) != value:
                 raise ValueError(
                     f"frontend = {self.frontend!r} needs {key} = {value!r}, but it is {getattr(self, key)!r}; change one"

@@ -200,7 +200,7 @@ class Recipe(RecipeSection):
                 raise ValueError(f"{key}: task.kind = 'parsing' needs trees: give file, with format = 'brackets'")
             if corpus is not None and not is_parsing and corpus.format == "brackets":
                 raise ValueError(f"{key}.format = 'brackets': trees are for task.kind = 'parsing'; use a format with two sides")
-        if (self.task.kind == "transcription") == self.model.reads_tokens:
+        if self.task.kind not in self.model.encoder_input.tasks:
             raise ValueError(
                 f"task.kind = {self.task.kind!r} with model.frontend = {self.model.frontend!r}: transcription needs "
                 "frontend = 'log-mel', and no other task has it; change one of them"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.bundle import ModelOrigin, SpeechTokens
+from dragoman.config.encoder_input import KERNEL_SIZE
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
 from dragoman.conversion.mapped_arrays import damaged
 from dragoman.conversion.model_card import read_license
@@ -30,7 +31,7 @@ from dragoman.data.tokenization.byte_level_bpe import ByteLevelBpeScheme
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from dragoman.io.safetensors import TensorStream
-from dragoman.model_weights import CONVOLUTIONS, KERNEL_SIZE
+from dragoman.model_weights import CONVOLUTIONS
 
 NAME = "huggingface-whisper"
 CONFIG_FILE = "config.json"

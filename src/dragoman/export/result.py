@@ -54,10 +54,8 @@ def check_layers(config: ModelConfig, engine: str, *, later_keys: Sequence[str] 
     """
     if unusual := config.find_unusual_layers():
         raise unsupported(unusual[0], f"{engine} has the layers of the Transformer only; translate with dragoman")
-    if not config.reads_tokens:
-        raise unsupported(
-            f"model.frontend = {config.frontend!r}", "dragoman exports models of text only; use dragoman transcribe"
-        )
+    if other_engines := config.encoder_input.other_engines:
+        raise unsupported(f"model.frontend = {config.frontend!r}", f"dragoman exports {other_engines}; use dragoman transcribe")
     for key, value in config.find_later_layers().items():
         if key not in later_keys:
             raise unsupported(f"model.{key} = {value!r}", f"{engine} has no such layers; export to onnx")

@@ -128,11 +128,10 @@ class Encoder(nn.Module):
         window: int | None,
         relative_positions: RelativePositionBias | None = None,
         rotary_positions: SinusoidalPositionalEmbedding | None = None,
-        frontend: Frontend[Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.embedding = embedding
-        self.frontend = frontend
+        self.frontend: Frontend[Tensor] | None = None
         self.relative_positions = relative_positions
         self.rotary_positions = rotary_positions
         self.layers = nn.ModuleList(layers)

@@ -89,14 +89,14 @@ class ModelTraits:
     has_unusual_layers: layers differ from the paper's, such as recurrent ones
     is_compiled: these layers are those of a hook that the compiled back end computes
     has_ssru: decoder layers have an SSRU in the place of self-attention
-    reads_tokens: the encoder reads token ids, and no spectrogram
+    is_compiled_only: PyTorch does not search with the input of the encoder
     """
 
     has_pointer: bool = False
     has_unusual_layers: bool = False
     is_compiled: bool = False
     has_ssru: bool = False
-    reads_tokens: bool = True
+    is_compiled_only: bool = False
 
     @property
     def needs_float32(self) -> bool:
@@ -111,7 +111,7 @@ class ModelTraits:
             has_unusual_layers=bool(config.find_unusual_layers()),
             is_compiled=config.compiled_extension is not None,
             has_ssru=config.has_ssru,
-            reads_tokens=config.reads_tokens,
+            is_compiled_only=bool(config.encoder_input.other_engines),
         )
 
 

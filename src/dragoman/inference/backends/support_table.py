@@ -42,7 +42,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "RMSNorm, gates, relative and rotary positions": {},
     "output bias": {},
     "SSRU in the decoder": {"traits": replace(BASE_TRAITS, has_ssru=True)},
-    "spectrogram in the place of tokens": {"traits": replace(BASE_TRAITS, reads_tokens=False)},
+    "spectrogram in the place of tokens": {"traits": replace(BASE_TRAITS, is_compiled_only=True)},
     "recurrent, convolutional and other layers": {"traits": replace(BASE_TRAITS, has_unusual_layers=True)},
     "CTC decoder": {"traits": replace(BASE_TRAITS, has_unusual_layers=True, is_compiled=True)},
     "shortlist": {"has_shortlist": True},

@@ -30,7 +30,7 @@ class TorchBackend:
     name = "torch"
 
     def supports(self, request: BackendRequest) -> Support:
-        if not request.traits.reads_tokens:
+        if request.traits.is_compiled_only:
             return refuse_frontend("PyTorch computes models that read tokens")
         if request.has_shortlist:
             return refuse_shortlist("PyTorch computes all words")

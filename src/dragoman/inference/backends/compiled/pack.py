@@ -95,7 +95,7 @@ class _ModelPacker(WeightPacker):
         self.head_layout = compute_head_layout(self.config, precision)
 
     def pack_frontend(self) -> TokenFrontend | VectorFrontend:
-        if self.config.reads_tokens:
+        if self.config.encoder_input.has_embedding:
             return TokenFrontend(self.pack_embedding("encoder"), self.weights.padding_id)
         from dragoman.model_frontends import build_frontend  # text does not need it
 
