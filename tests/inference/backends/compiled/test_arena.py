@@ -39,7 +39,7 @@ def test_a_view_keeps_the_memory_alive() -> None:
 def test_words_of_arguments_are_the_fields_of_tuples_in_order() -> None:
     half_bits = 0x3FE0000000000000  # 0.5 in IEEE 754
     norms = NormWeights(11, 12, 0.5, 13, True, False)
-    layout = HeadLayout(1, 2, 3, 4, False, 5)
-    assert list(flatten((7, norms, layout))) == [7, 11, 12, half_bits, 13, 1, 0, 1, 2, 3, 4, 0, 5]
+    layout = HeadLayout(1, 2, 3, 4, False, 5, 2)
+    assert list(flatten((7, norms, layout))) == [7, 11, 12, half_bits, 13, 1, 0, 1, 2, 3, 4, 0, 5, 2]
     words = flatten((layout, 9))
-    assert list(flatten((words, ThreadGroup(1, 0, 5, 6, 0)))) == [1, 2, 3, 4, 0, 5, 9, 1, 0, 5, 6, 0]
+    assert list(flatten((words, ThreadGroup(1, 0, 5, 6, 0)))) == [1, 2, 3, 4, 0, 5, 2, 9, 1, 0, 5, 6, 0]

@@ -57,7 +57,7 @@ from int8_products import D_FF, compute_weight_steps, quantize, sum_lanes
 njit = kernel_compiler.njit
 
 VOCABULARY = 90
-NO_HEADS = HeadLayout(1, 1, 0, 0, has_float32_kv=False, rotation_width=0)
+NO_HEADS = HeadLayout(1, 1, 0, 0, has_float32_kv=False, rotation_width=0, num_used_heads=1)
 # Steps of a search that outgrows the first room for keys and values.
 STEPS = INITIAL_POSITIONS + 4
 # Rounding of float32 sums in another order over the layers, in units of the last of 24 bits.

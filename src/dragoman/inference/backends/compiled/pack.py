@@ -319,7 +319,13 @@ def compute_head_layout(config: ModelConfig, precision: CompiledPrecision) -> He
     if config.position_encoding == "rotary":
         key_width = rotation_width = 2 * round_up(config.key_width // 2 * num_heads)
     return HeadLayout(
-        num_groups, num_heads, num_groups * key_width, num_groups * value_width, precision == "float32", rotation_width
+        num_groups,
+        num_heads,
+        num_groups * key_width,
+        num_groups * value_width,
+        precision == "float32",
+        rotation_width,
+        config.num_heads,
     )
 
 

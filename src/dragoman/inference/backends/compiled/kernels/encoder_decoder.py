@@ -15,6 +15,7 @@ from dragoman.inference.backends.compiled.kernels.attention import QUERIES_AT_ON
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
 from dragoman.inference.backends.compiled.kernels.candidates import select_candidates
 from dragoman.inference.backends.compiled.kernels.gemm import configure_amx, multiply, release_amx
+from dragoman.inference.backends.compiled.kernels.long_attention import attend_in_blocks, can_attend_in_blocks
 from dragoman.inference.backends.compiled.kernels.memory import (
     load_f32,
     load_f32x16,
@@ -121,6 +122,9 @@ def rotate(head_layout, positions, position, offset, workspace):
 @kernel
 def apply_self_attention(head_layout, layers, sentence_start, sentence_end, start, stop, workspace):
     """Attend from rows `start` to `stop` to the rows of their sentence, `sentence_start` to `sentence_end`, in the window."""
+    if can_attend_in_blocks(head_layout, layers, sentence_end - sentence_start):
+        attend_in_blocks(head_layout, sentence_start, sentence_end, start, stop, workspace)
+        return
     row_stride, window = 2 * head_layout.key_width + head_layout.value_width, layers.window
     for row in range(sentence_start, sentence_end):
         write_kv(

@@ -178,6 +178,7 @@ class HeadLayout(NamedTuple):
     key_width, value_width: K and U of all groups together, which are multiples of 16 in each group
     has_float32_kv: whether caches hold keys and values in 32 bits, else in 16
     rotation_width: numbers behind each vector of positions: sines and cosines that turn the keys of one group; or 0
+    num_used_heads: heads of the model; those behind them pad the last group with zeros
     """
 
     num_groups: int
@@ -186,6 +187,7 @@ class HeadLayout(NamedTuple):
     value_width: int
     has_float32_kv: bool
     rotation_width: int
+    num_used_heads: int
 
 
 class EmbeddingTable(NamedTuple):
