@@ -159,10 +159,18 @@ def _check_free(page_path: Path | None, svg: Path | None, png: Path | None) -> N
 
 
 def _explain_text(bundle: Path, text: str, target: str | None, **options: Any) -> Explanation:
+    from dragoman.bundle import read_config
+    from dragoman.inference.bundle_store import locate_bundle
     from dragoman.inference.explain.explain_translation import explain
     from dragoman.inference.load import load
     from dragoman.inference.translator import Translator
+    from dragoman.runtime.shared_weights import find_copy
 
+    if read_config(find_copy(bundle) or locate_bundle(bundle))[0].task.kind == "transcription":
+        from dragoman.transcription.explain_transcript import explain_transcript
+        from dragoman.transcription.transcriber import Transcriber
+
+        return explain_transcript(Transcriber.load(bundle), Path(text), target=target, **options)
     model = load(bundle)
     if isinstance(model, Translator):
         source = text

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.bundle import Bundle, SpeechTokens, load_bundle
+from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import BundleError, DataError
@@ -127,9 +128,7 @@ class Transcriber:
         """
         self._check_options(language, task)
         previous = self._encode_prompt(prompt)
-        config = self.session.resolve_decoding(decoding)
-        _check_decoding(decoding)
-        search = SpeechSearch(self.session.inference_model, self.tokens, config)
+        search = SpeechSearch(self.session.inference_model, self.tokens, self.resolve_decoding(decoding))
         if isinstance(source, np.ndarray):
             name = name or "samples"
             blocks = _split_samples(_check_samples(source, name), self.window_samples)
@@ -146,6 +145,12 @@ class Transcriber:
             yield Transcript(language, samples.position / SAMPLE_RATE, segments)
         if not samples.position:
             raise DataError(f"{name or source}: there is no sound in it; record it again", code="empty-data")
+
+    def resolve_decoding(self, decoding: Mapping[str, Any]) -> DecodingConfig:
+        """Return the recipe's decoding settings with these changes. Raises RecipeError and DataError for a wrong one."""
+        config = self.session.resolve_decoding(decoding)
+        _check_decoding(decoding)
+        return config
 
     def _check_options(self, language: str | None, task: SpeechTask) -> None:
         if task not in get_args(SpeechTask) or (task != "transcribe" and task not in self.tokens.tasks):

@@ -89,7 +89,7 @@ def explain(
     beam: tuple[BeamNode, ...] = ()
     notes: list[str] = []
     if target is not None:
-        output_ids, finished, output_text = _encode_forced_target(tokenizer.target, target), True, target
+        output_ids, finished, output_text = encode_forced_target(tokenizer.target, target), True, target
         notes.append("The translation is forced, so there was no search.")
     else:
         translation, output_ids, finished, beam = _translate_and_trace(
@@ -100,7 +100,7 @@ def explain(
         pieces = " ".join(tokenizer.target.ids_to_pieces(prompt))
         notes.insert(0, f"The decoder reads the language token {pieces} before its output.")
     notes += _describe_score(translator.recipe.model)
-    _check_length(len(prompt) + len(output_ids) + finished, get_max_positions([model]), "the translation")
+    check_length(len(prompt) + len(output_ids) + finished, get_max_positions([model]), "the translation")
     explanation = explain_output(
         translator.bundle,
         source,
@@ -143,7 +143,7 @@ def explain_output(
     if image is None:
         check_has_attention(bundle.recipe.model)
     model, tokenizer, decoder_start = bundle.model, bundle.tokenizer, get_decoder_start_id(bundle.recipe.model)
-    with _recorded_attention(model) as recorded:
+    with record_attention_arguments(model) as recorded:
         inputs = [*prompt, *(output_ids if finished else output_ids[:-1])]
         batch = collate([source], [inputs], start_id=decoder_start).to(model.output.device)
         with torch.no_grad():
@@ -152,7 +152,7 @@ def explain_output(
     num_skipped_rows = {"encoder": 0, "decoder": len(prompt), "cross": len(prompt)}
     sizes = {"encoder": (num_keys, num_keys), "decoder": (len(inputs), len(inputs) + 1), "cross": (0, num_keys)}
     weights = {
-        kind: _stack_heads(recorded[kind], model, kind, num_skipped_rows[kind])
+        kind: stack_heads(recorded[kind], model, kind, num_skipped_rows[kind])
         if recorded[kind]
         else AttentionHeads.without_layers(*sizes[kind])
         for kind in ATTENTION_KINDS
@@ -178,11 +178,11 @@ def explain_output(
         decoder=weights["decoder"],
         cross=weights["cross"],
         selections={
-            kind: _choose_focus(bundle.metadata.alignment or AlignmentHead(), weights[kind], kind, layer, heads)
+            kind: choose_focus(weights[kind], kind, layer, heads, bundle.metadata.alignment)
             for kind in ATTENTION_KINDS
             if recorded[kind]
         },
-        predictions=_list_predictions(logits_TV, [*output_ids, END_ID][: len(output_tokens)], tokenizer.target, suppressed_ids),
+        predictions=list_predictions(logits_TV, [*output_ids, END_ID][: len(output_tokens)], tokenizer.target, suppressed_ids),
         image=image,
     )
 
@@ -228,7 +228,7 @@ def encode_source_line(translator: ExplainableTranslator, text: str, config: Dec
         raise DataError(
             f"{subject} has {len(ids)} {unit}s, and decoding.max_source_tokens is {config.max_source_tokens}; shorten it"
         )
-    _check_length(num_vectors, get_max_positions([translator.bundle.model]), subject, position)
+    check_length(num_vectors, get_max_positions([translator.bundle.model]), subject, position)
     return list(ids)
 
 
@@ -238,14 +238,16 @@ def check_single_line(text: str) -> None:
         raise DataError(f"the text has {num_lines} lines, and an explanation is of one line; give one line")
 
 
-def _check_length(length: int, max_positions: int | None, subject: str, unit: str = "token") -> None:
+def check_length(length: int, max_positions: int | None, subject: str, unit: str = "token") -> None:
+    """Raise DataError for more tokens than the model has positions for, or a page has place for."""
     if max_positions is not None and length > max_positions:
         raise DataError(f"{subject} has {length} {unit}s, and the model has positions for {max_positions}; shorten it")
     if length > MAX_TOKENS:
         raise DataError(f"{subject} has {length} {unit}s, and a page holds {MAX_TOKENS}; explain a shorter part of it")
 
 
-def _encode_forced_target(vocabulary: Vocabulary, target: str) -> list[int]:
+def encode_forced_target(vocabulary: Vocabulary, target: str) -> list[int]:
+    """Return the ids of a text. Raises DataError for an empty one, and for a character that the model has no token for."""
     ids = vocabulary.encode(target)
     if not ids:
         raise DataError("the target is empty; give the translation to explain")
@@ -255,15 +257,21 @@ def _encode_forced_target(vocabulary: Vocabulary, target: str) -> list[int]:
     return ids
 
 
-def _choose_focus(
-    alignment_head: AlignmentHead, heads: AttentionHeads, kind: AttentionKind, layer: int | None, head_numbers: Sequence[int]
+def choose_focus(
+    heads: AttentionHeads,
+    kind: AttentionKind,
+    layer: int | None,
+    head_numbers: Sequence[int],
+    alignment_head: AlignmentHead | None = None,
 ) -> HeadSelection:
+    """Return the layer and the heads that the page shows first. Raises DataError for a number that the model does not have."""
     num_layers, num_heads, _, _ = heads.shape
     if layer is not None and not 1 <= layer <= num_layers and kind != "encoder":
         raise DataError(f"layer {layer} does not exist; the decoder has layers 1 to {num_layers}")
     if unknown_heads := [head for head in head_numbers if not 1 <= head <= num_heads]:
         raise DataError(f"head {unknown_heads[0]} does not exist; a layer has heads 1 to {num_heads}")
     if kind == "cross" and layer is None and not head_numbers:
+        alignment_head = alignment_head or AlignmentHead()
         return HeadSelection(
             alignment_head.layer % num_layers,
             tuple(range(num_heads)) if alignment_head.head is None else (alignment_head.head,),
@@ -292,7 +300,7 @@ class _RecordedAttention(NamedTuple):
 
 
 @contextmanager
-def _recorded_attention(model: Transformer) -> Iterator[dict[AttentionKind, list[_RecordedAttention]]]:
+def record_attention_arguments(model: Transformer) -> Iterator[dict[AttentionKind, list[_RecordedAttention]]]:
     """Record the arguments of each attention layer while the model runs; its results do not change."""
     recorded: dict[AttentionKind, list[_RecordedAttention]] = {kind: [] for kind in ATTENTION_KINDS}
 
@@ -316,7 +324,7 @@ def _get_kind(name: str) -> AttentionKind:
     return "encoder" if name.startswith("encoder") else "decoder"
 
 
-def _stack_heads(
+def stack_heads(
     recorded: Sequence[_RecordedAttention], model: Transformer, kind: AttentionKind, num_skipped_rows: int
 ) -> AttentionHeads:
     """Return the heads of all layers without the first queries."""
@@ -329,7 +337,7 @@ def _stack_heads(
 # Predictions and beam
 
 
-def _list_predictions(
+def list_predictions(
     logits_TV: Tensor, ids: Sequence[int], vocabulary: Vocabulary, suppressed_ids: Sequence[int]
 ) -> tuple[TokenPrediction, ...]:
     """Return the likeliest tokens at each position. Suppressed tokens are excluded, as in the search."""
