@@ -164,4 +164,4 @@ def test_other_uses_of_the_bundle_raise(peer: tuple[Any, Bundle]) -> None:
     with pytest.raises(dragoman.DragomanError, match="is a transcriber of speech, not a translator; use dragoman transcribe"):
         dragoman.Translator.from_bundles([bundle])
     with raises_code("frontend-unsupported"):  # as in training
-        build_model(bundle.recipe.model, **bundle.vocabulary_sizes)
+        build_model(bundle.recipe.model, source_vocab_size=9, target_vocab_size=9)

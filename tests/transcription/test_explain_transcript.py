@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from numpy.typing import NDArray
 
 import dragoman
 from dragoman.cli.main import cli
+from dragoman.frontends.sound_file import read_sound
 from dragoman.model_forward import NumpyTransformer
 from dragoman.transcription import explain_transcript as module
 from dragoman.transcription.explain_transcript import SEARCH_NOTE, explain_transcript
@@ -51,11 +53,13 @@ def test_attention_is_that_of_the_model(folder: Path, monkeypatch: pytest.Monkey
     weights, vocabulary = transcriber.bundle.weights, transcriber.bundle.tokenizer.target
     assert weights is not None
     ids = {piece: index for index, piece in enumerate(vocabulary.ids_to_pieces(range(len(vocabulary))))}
-    samples_N = module.read_sound(folder / "short.wav")
+    samples_N = read_sound(folder / "short.wav")
     source = transcriber.compute_features(samples_N)[None]
     inputs = np.array([[ids[token] for token in explanation.decoder_input]])
     model = NumpyTransformer(weights)
-    expected = model.compute_cross_attentions(source, inputs)[0, :, :, -len(explanation.output_tokens) :, :25]
+    layers: list[NDArray[np.float32]] = []
+    model.decode(inputs, model.encode(source), source, cross_weights=layers)
+    expected = np.concatenate(layers)[:, :, -len(explanation.output_tokens) :, :25]
     np.testing.assert_allclose(explanation.cross.weights_LHTS, expected, rtol=0, atol=1e-5)
     monkeypatch.setattr(module, "MAX_TOKENS", 10)
     grouped = explain_transcript(transcriber, folder / "short.wav")

@@ -131,7 +131,8 @@ def _crop(features_MF: NDArray[np.float32], cross: AttentionHeads, num_samples: 
         bottom_label="0 kHz",
     )
     keys, values = (
-        np.add.reduceat(x_LHSK[:, :, :num_vectors], starts, axis=2) / sizes_S1 for x_LHSK in (cross.key_LHSK, cross.value_LHSU)
+        (np.add.reduceat(x_LHSK[:, :, :num_vectors], starts, axis=2) / sizes_S1).astype(np.float32)
+        for x_LHSK in (cross.key_LHSK, cross.value_LHSU)
     )
     weights_LHTS = np.add.reduceat(cross.weights_LHTS[..., :num_vectors], starts, axis=3)
     return image, AttentionHeads(weights_LHTS, cross.query_LHTK, keys, values)

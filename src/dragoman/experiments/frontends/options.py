@@ -42,7 +42,7 @@ class FrontendOptions(ModelExtension):
         for is_invalid, message in (
             (section.append_source_eos, "append_source_eos = true: an array has no end token; set it to false"),
             (section.pointer, "pointer = true: an array has no words; drop it"),
-            (not section.reads_tokens, f"frontend = {section.frontend!r}: drop one of the two"),
+            (not section.encoder_input.has_embedding, f"frontend = {section.frontend!r}: drop one of the two"),
             (
                 self.max_masked_bands > self.frame_width // 2,
                 "max_masked_bands: is more than half of frame_width; lower it",
