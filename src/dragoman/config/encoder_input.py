@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dragoman.config.model_config import ModelConfig
+from typing import Any
 
 KERNEL_SIZE = 3
 """Frames of one product of a convolution over a spectrogram."""
@@ -15,7 +12,7 @@ KERNEL_SIZE = 3
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """Input of an encoder.
+    """Input of an encoder. Functions take the `ModelConfig`, which this module does not import.
 
     tasks: values of `task.kind` whose models read it
     count_positions: returns the number of learned positions of the encoder
@@ -26,8 +23,8 @@ class EncoderInput:
     """
 
     tasks: tuple[str, ...]
-    count_positions: Callable[[ModelConfig], int]
-    list_convolution_inputs: Callable[[ModelConfig], tuple[int, ...]] = lambda config: ()
+    count_positions: Callable[[Any], int]
+    list_convolution_inputs: Callable[[Any], tuple[int, ...]] = lambda config: ()
     has_embedding: bool = True
     required_keys: Mapping[str, Any] = field(default_factory=dict)
     other_engines: str = ""

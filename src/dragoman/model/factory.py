@@ -15,7 +15,7 @@ from dragoman.model.positional_encoding import (
     NoPositionalEmbedding,
     SinusoidalPositionalEmbedding,
 )
-from dragoman.model.spectrogram import SpectrogramFrontend
+from dragoman.model.spectrogram_layers import SpectrogramLayers
 from dragoman.model.transformer import Embedding, Transformer
 
 
@@ -122,7 +122,7 @@ def _build_frontend(config: ModelConfig) -> Frontend[Tensor] | None:
         case "tokens":
             return None
         case "log-mel":
-            return SpectrogramFrontend(num_bands=config.num_mel_bins, d_model=config.d_model)
+            return SpectrogramLayers(num_bands=config.num_mel_bins, d_model=config.d_model)
 
 
 def _build_positions(

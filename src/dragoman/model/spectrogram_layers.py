@@ -15,7 +15,7 @@ from dragoman.errors import DeviceError
 from dragoman.model.linear import Linear
 
 
-class SpectrogramFrontend(nn.Module):
+class SpectrogramLayers(nn.Module):
     """Two convolutions over the frames of spectrograms (B, M, T), each with GELU (Radford et al. 2022, section 2.2).
 
     Each is a linear layer of three frames, and the second one steps over two frames. No position is padding.
