@@ -309,6 +309,20 @@ def test_matmul_multiplies_transposed_matrices(matmul: MatMul, dtype: torch.dtyp
         assert (result.double() - expected).norm() <= 2**-7 * expected.norm()
 
 
+def test_padded_matmul_uses_few_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    row_counts, linear = set(), nn.functional.linear
+
+    def counting_linear(x: torch.Tensor, *arguments: torch.Tensor) -> torch.Tensor:
+        row_counts.add(len(x))
+        return linear(x, *arguments)
+
+    monkeypatch.setattr(nn.functional, "linear", counting_linear)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for rows in range(1, 130):
+            assert padded_matmul(noise(rows, 5), noise(6, 5), None).shape == (rows, 6)
+    assert {64, 72, 80, 88, 96, 104, 112, 120, 128, 144} == {rows for rows in row_counts if rows >= 64}
+
+
 def test_padded_matmul_only_changes_autocast() -> None:
     x, weight = noise(3, 5), noise(6, 5, seed=3)
     assert torch.equal(padded_matmul(x, weight, None), nn.functional.linear(x, weight))
