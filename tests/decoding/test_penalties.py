@@ -9,6 +9,7 @@ import pytest
 from test_beam_search import END, START, Table
 
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
+from dragoman.decoding.constraints import SentenceConstraints
 from dragoman.decoding.greedy import decode_tokens
 from dragoman.decoding.hypothesis import LengthPenalty
 from dragoman.decoding.interface import SearchSettings
@@ -87,6 +88,22 @@ def test_greedy_search_takes_best_penalized_token(penalty: float) -> None:
         for position, token in enumerate(output.tokens):
             row = penalized_log_probs(table, sentence, output.tokens[:position], penalty)
             assert token == max(range(len(row)), key=row.__getitem__)
+
+
+def test_prefix_is_kept_and_counts_as_output() -> None:
+    table, prefix = Table.random(7), (3, 4)
+    (output,) = decode_tokens(
+        table.step,
+        table.start(1),
+        max_lengths=[6],
+        settings=make_settings(),
+        arrays=table.arrays,
+        constraints=[SentenceConstraints(prefix=prefix)],
+    )
+    assert output.tokens[:2] == prefix
+    row = penalized_log_probs(table, 0, prefix)
+    expected = max(range(len(row)), key=row.__getitem__)
+    assert (*output.tokens, END)[2] == expected
 
 
 def test_native_search_leaves_penalty_to_python() -> None:

@@ -124,6 +124,15 @@ def test_batch_norm_equals_torch_on_real_tokens() -> None:
     torch.testing.assert_close(evaluated.flatten(0, 1), reference.eval()(x_BTD.flatten(0, 1)), rtol=0, atol=1e-5)
 
 
+def test_batch_statistics_leave_padding_out() -> None:
+    model = make_model(normalization="batch").train()
+    source_BS, inputs_BT = torch.tensor([[3, 4, 5], [6, 7, 8]]), torch.tensor([[0, 6], [0, 4]])
+    short = model(source_BS, inputs_BT)
+    model = make_model(normalization="batch").train()
+    padded = model(F.pad(source_BS, (0, 4)), F.pad(inputs_BT, (0, 3)))
+    torch.testing.assert_close(padded[:, :2], short, rtol=0, atol=1e-5)
+
+
 def test_weight_norm_equals_torch() -> None:
     torch.manual_seed(0)
     module, x_BI = WeightNormLinear(5, 3, bias=True), noise(4, 5)

@@ -20,7 +20,7 @@ from dragoman.inference.forced_decoder import build_forced_decoder
 from dragoman.inference.lexical_shortlist import build_shortlist
 from dragoman.inference.load import load
 from dragoman.inference.translator import Translator
-from dragoman.io.mapped_file import MappedFile
+from dragoman.io.mapped_file import CHUNK_BYTES, MappedFile
 from dragoman.runtime.shared_weights import share_weights
 from dragoman.serving.bundle_copies import BundleCopies
 from dragoman.shortlist import read_shortlist
@@ -82,6 +82,13 @@ def test_file_is_read_into_memory_without_a_temporary_folder(tmp_path: Path, mon
     assert not isinstance(copy.content, mmap.mmap)
     assert bytes(copy.content) == b"abc" * 1000
     assert read_checksum(copy) == {"bytes": 3000, "sha256": hashlib.sha256(b"abc" * 1000).hexdigest()}
+
+
+def test_digest_of_a_copy_covers_every_chunk(tmp_path: Path) -> None:
+    content = np.random.default_rng(0).bytes(2 * CHUNK_BYTES + 3)
+    (tmp_path / "file").write_bytes(content)
+    copy = MappedFile.copy(tmp_path / "file", "sha256").result()
+    assert read_checksum(copy) == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems copy in Python")

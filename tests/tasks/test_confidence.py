@@ -24,6 +24,7 @@ from dragoman.tasks.confidence import (
     QUANTILE_LEVELS,
     OutputSignals,
     SignalQuantiles,
+    _compute_coverage,
     calibrate,
     compute_signals,
 )
@@ -68,6 +69,12 @@ def test_confidence_is_share_of_calibration_set() -> None:
     assert calibration is not None
     for mean, expected in [(-2.0, 0.0), (-1.0, 0.0), (-0.75, 0.25), (-0.5, 0.5), (-0.1, 0.9), (0.0, 1.0), (1.0, 1.0)]:
         assert calibration.compute_confidence(OutputSignals(10, mean, -5.0, 0.9)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_coverage_counts_words_alone() -> None:
+    received_S = np.array([0.5, 3.0, 0.1, 7.0], dtype=np.float32)
+    assert _compute_coverage(received_S, ["▁ab", "c", ".", "</s>"], [9, 8, 7, 3]) == pytest.approx((0.5 + 1.0) / 2)
+    assert _compute_coverage(received_S, [".", "▁", "!", "</s>"], [9, 8, 7, 3]) == 1.0
 
 
 @pytest.mark.parametrize("change", [{"min_log_prob": -9.0}, {"coverage": 0.2}, {"mean_log_prob": -3.0}])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations, product
 from multiprocessing import get_context
 from signal import SIGINT, default_int_handler, pthread_kill, signal
-from threading import Event, Thread, Timer, main_thread
+from threading import Event, Lock, Thread, Timer, main_thread
 from typing import Any
 from unittest import mock
 
@@ -369,6 +370,26 @@ def test_failing_thread_ends_the_wait(
     monkeypatch.setattr(entry_points, "greedy_search", mock.Mock(side_effect=fail))
     with limit_threads(2), pytest.raises(MemoryError, match="no more"):
         generate(BatchSearch(model, DecodingConfig(method="greedy"), start_id=START_ID), make_sources()[:3])
+
+
+def test_failing_group_cancels_the_others(inference_models: list[InferenceModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each other group ends after the steps that it has begun."""
+    model = with_search(inference_models[0], pool=WorkerPool(4), steps_per_call=1)
+    run_kernel, first_call, has_failed = entry_points.greedy_search, Lock(), Event()
+
+    def fail(*arguments: Any) -> int:
+        if first_call.acquire(blocking=False):
+            has_failed.set()
+            raise MemoryError("no more")
+        assert has_failed.wait(60)
+        time.sleep(1.0)  # the failing thread cancels the others in the meantime
+        return run_kernel(*arguments)
+
+    kernel = mock.Mock(side_effect=fail)
+    monkeypatch.setattr(entry_points, "greedy_search", kernel)
+    with limit_threads(4), pytest.raises(MemoryError, match="no more"):
+        generate(BatchSearch(model, DecodingConfig(method="greedy"), start_id=START_ID), make_sources())
+    assert 1 <= kernel.call_count <= 12  # a search has 12 steps and more
 
 
 def test_busy_workers_are_not_lent_again() -> None:
