@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,6 +65,22 @@ def test_bundle_has_origin_license_and_languages(folder: Path, tmp_path: Path) -
     assert (bundle.recipe.task.source_language, bundle.recipe.task.target_language) == ("en", "de")
     assert result.parameters == bundle.model.num_parameters()
     assert result.num_bytes == sum(path.stat().st_size for path in (tmp_path / "bundle").iterdir())
+
+
+def test_command_reports_a_conversion(folder: Path, tmp_path: Path) -> None:
+    """Text and JSON name the same facts, and a second conversion does not replace the first one."""
+    words = ["convert", str(folder), "-o", str(tmp_path / "bundle")]
+    text = CliRunner().invoke(cli, words)
+    assert text.exit_code == 0, text.output
+    assert re.search(r"source +opus-mt-en-de \(huggingface-marian\)", text.stdout)
+    assert re.search(r"license +not stated", text.stdout)
+    assert re.search(r"languages +en → de", text.stdout)
+    assert "exists already" in str(CliRunner().invoke(cli, words).exception)
+    report = json.loads(CliRunner().invoke(cli, [*words[:-1], str(tmp_path / "again"), "--json"]).stdout)
+    assert (report["format"], report["source"], report["license"]) == ("huggingface-marian", "opus-mt-en-de", None)
+    assert (report["source_languages"], report["target_languages"]) == (["en"], ["de"])
+    assert f"{report['parameters']:,}" in text.stdout
+    assert all(note in text.stdout for note in report["notes"])
 
 
 def test_positions_of_old_checkpoints_are_checked(tmp_path: Path) -> None:
