@@ -45,9 +45,9 @@ from expected_errors import raises_code
 from rank_processes import find_free_port, read_losses, run_ranks, train_all
 from trainers import new_trainer
 
-# Number of kills of a rank, each with a start and a restart of several processes; DRAGOMAN_TRIALS sets more.
 END_SECONDS = 240.0
 """Longest wait for a file or the end of processes; a busy machine takes many times longer than an idle one."""
+# Number of kills of a rank, each with a start and a restart of several processes; DRAGOMAN_TRIALS sets more.
 TRIALS = int(os.environ.get("DRAGOMAN_TRIALS", "2"))
 
 FOUR = (
