@@ -457,14 +457,6 @@ def test_mixture_with_every_option_is_accepted() -> None:
     assert (as_list(corpora["memory"].file), as_list(corpora["memory"].source)) == (["*.tmx"], [])
 
 
-def test_override_reaches_corpus_of_mixture() -> None:
-    document = {"data": {"corpora": {"a": {"file": "a.tsv"}, "b": {"file": "b.tsv"}}}}
-    recipe = make_recipe(
-        document, ["data.corpora.a.weight=2", "data.corpora.b.weight=1", "data.corpora.c={file='c.tsv', weight=3}"]
-    )
-    assert [(name, corpus.weight) for name, corpus in recipe.data.corpora.items()] == [("a", 2.0), ("b", 1.0), ("c", 3.0)]
-
-
 # --- arbitrary input ----------------------------------------------------------------------------------------------------
 
 

@@ -21,9 +21,8 @@ from dragoman.data.encoded_corpus import (
     get_pair_file,
     list_pair_files,
     write_batches,
-    write_lengths,
 )
-from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
+from dragoman.data.tokenization.special_tokens import BEGIN_ID
 from expected_errors import error_message
 
 # --- the encoded corpus -----------------------------------------------------------------------------------------------
@@ -62,18 +61,6 @@ def test_encoded_corpus_reads_back_unchanged(
     sources, targets = corpus.lengths()
     assert sources.tolist() == [len(source) for source, _, _ in rows]
     assert targets.tolist() == [len(target) + 1 for _, target, _ in rows]  # with the end token
-
-
-def test_pyarrow_opens_an_encoded_corpus(tmp_path: Path) -> None:
-    path = get_pair_file(tmp_path, "a", 0)
-    write_rows(path, [[([5, END_ID], [6], 1)], [([7, END_ID], [], 3), ([8, END_ID], [9], 4)]])
-    with pa.ipc.open_file(path) as reader:
-        table = reader.read_all().to_pydict()
-    assert table == {"source": [[5, 3], [7, 3], [8, 3]], "target": [[6], [], [9]], "number": [1, 3, 4]}
-    write_lengths(get_lengths_file(tmp_path, "a"), Corpus([path]))
-    with pa.ipc.open_file(get_lengths_file(tmp_path, "a")) as reader:
-        table = reader.read_all().to_pydict()
-    assert table == {"source": [2, 2], "target": [1, 2], "pairs": [[1], [0, 2]]}
 
 
 def test_pair_files_are_found_by_name(tmp_path: Path) -> None:

@@ -462,22 +462,6 @@ def test_only_settings_of_the_files_change_the_request(text: Path) -> None:
             assert (compute_digest(change) == compute_digest()) == is_same, change
 
 
-def test_mixture_weights_keep_prepared_files(text: Path) -> None:
-    for name in "ab":
-        write_tsv(text / f"{name}.tsv", random_pairs(30, ord(name)))
-    plain: dict[str, Any] = {name: {"file": f"{name}.tsv"} for name in "ab"}
-    weighted = {name: {**corpus, "weight": weight} for weight, (name, corpus) in zip((3.0, 1.0), plain.items(), strict=True)}
-    stages = [{"end_epoch": 2, "weights": {"a": 1.0}}, {}]
-    assert prepare_text(text, corpora=plain).is_new
-    assert not prepare_text(text, corpora=weighted).is_new
-    assert not prepare_text(text, corpora=plain, temperature=3.0).is_new
-    assert not prepare_text(text, corpora=plain, curriculum=stages).is_new
-    assert prepare_text(
-        text, corpora={name: {**corpus, "skip_filters": ["source-equals-target"]} for name, corpus in plain.items()}
-    ).is_new
-    assert prepare_text(text, corpora=dict(reversed(plain.items()))).is_new
-
-
 def test_test_set_matters_for_overlap_filter(text: Path) -> None:
     settings = ["data.cleaning.eval_overlap=true", "data.test={file='test.tsv'}"]
     prepare_text(text, *settings)

@@ -33,14 +33,6 @@ def test_line_is_written_every_twenty_seconds() -> None:
     ]
 
 
-def test_line_without_total_has_no_time_left() -> None:
-    clock, lines = FakeClock(), list[str]()
-    log = ProgressLog(lines.append, "translating", clock=clock)
-    clock.seconds = 30
-    log.update(6000)
-    assert lines == ["translating: 6,000 lines, 200 lines/s"]
-
-
 def test_line_without_rate_has_time_so_far() -> None:
     clock, lines = FakeClock(), list[str]()
     log = ProgressLog(lines.append, "translating", total=100, clock=clock)
@@ -93,17 +85,6 @@ def test_rate_follows_the_last_minute() -> None:
         rate.update(100 + 10 * (second - 100))
     assert rate.per_second() == pytest.approx(10.0)
     assert rate.seconds_left(1200) == pytest.approx(10.0)
-
-
-def test_first_update_counts_as_no_work() -> None:
-    clock = FakeClock()
-    rate = RecentRate(clock=clock)
-    assert rate.per_second() is None
-    rate.update(5000)
-    assert rate.per_second() is None
-    clock.seconds = 10
-    rate.update(5020)
-    assert rate.per_second() == pytest.approx(2.0)
 
 
 def test_rate_keeps_few_points() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from unittest import mock
 
@@ -31,7 +30,6 @@ from dragoman.training.compute_plan import (
     compile_layers,
     measure_peak_flops,
 )
-from dragoman.training.losses.chunked import CHUNK_SIZE_MULTIPLE, CPU_CHUNK_LOGITS, choose_chunk_size
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.run import train
 from trainers import new_trainer
@@ -156,18 +154,6 @@ def test_compiled_layers_compute_the_same(backend: str, precision: torch.dtype) 
 
 
 # Chunks of the loss
-
-
-def test_chunks_fit_with_little_padding(subtests: pytest.Subtests) -> None:
-    for positions, vocabulary in product(
-        [1, 63, 64, 700, 3831, 100_000], [7, 10_000, 32_000, CPU_CHUNK_LOGITS // CHUNK_SIZE_MULTIPLE + 1, CPU_CHUNK_LOGITS + 1]
-    ):
-        with subtests.test(positions=positions, vocabulary=vocabulary):
-            size = choose_chunk_size(positions, vocabulary, CPU_CHUNK_LOGITS)
-            assert size == 1 or size * vocabulary <= max(CPU_CHUNK_LOGITS, CHUNK_SIZE_MULTIPLE * vocabulary)
-            num_chunks = -(-positions // size)
-            assert num_chunks * size - positions < num_chunks * CHUNK_SIZE_MULTIPLE
-            assert size % CHUNK_SIZE_MULTIPLE == 0 or vocabulary * CHUNK_SIZE_MULTIPLE > CPU_CHUNK_LOGITS
 
 
 def test_resumed_run_keeps_its_kernels(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

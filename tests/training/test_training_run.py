@@ -25,7 +25,6 @@ import torch.nn.functional as F
 from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import dragoman
 import dragoman.training.checkpoints.checkpoint
@@ -146,37 +145,6 @@ def test_smoothed_loss_has_gradients_of_its_distribution(
                         nll, F.cross_entropy(F.linear(outputs_XD, output_VD), TARGETS_X, reduction="sum")
                     )
                     assert not nll.requires_grad
-
-
-class ShapeRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Recorder of the shapes of all new tensors, in a backward pass too."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.shapes: set[tuple[int, ...]] = set()
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, Tensor)}
-        result = operation(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in inputs:
-                self.shapes.add(tuple(tensor.shape))
-        return result
-
-
-def test_loss_without_gradients_allocates_none(outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor room for any: with those, a tensor of the projection's size, 7 × 5, and one of the outputs', 6 × 5."""
-    monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_CHUNK_LOGITS", 14)
-    outputs_XD, output_VD = outputs_XD.requires_grad_(), output_VD.requires_grad_()
-    with ShapeRecorder() as grad_shapes:
-        loss, nll = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
-    assert {(7, 5), (6, 5)} <= grad_shapes.shapes
-    with torch.no_grad(), ShapeRecorder() as no_grad_shapes:
-        result = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
-    assert result[0].grad_fn is None
-    assert result == (loss, nll)
-    assert (2, 7) in no_grad_shapes.shapes  # two rows of logits in a chunk
-    assert not {(7, 5), (6, 5)} & no_grad_shapes.shapes
 
 
 def test_bfloat16_gradients_differ_by_rounding_only(subtests: pytest.Subtests) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from dragoman.config import TokenizerConfig
-from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, train_tokenizer, write_tokenizer
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, train_tokenizer
 from dragoman.data.tokenization.word_pieces import choose_pieces
 from dragoman.errors import DataError, RecipeError
 
@@ -83,16 +82,3 @@ def test_vocabulary_size_that_does_not_fit_is_refused() -> None:
         assert len(train(make_sentences(50, 1), vocab_size=fitting_size).source) == fitting_size
     with pytest.raises(DataError, match="training corpus: is empty"):
         train([" ", ""])
-
-
-def test_written_word_pieces_are_read(tmp_path: Path) -> None:
-    """The source composes accents, and the target keeps them."""
-    config = TokenizerConfig(model_type="word-piece", vocab_size=340, lowercase=True)
-    texts = [*make_sentences(100, 1), "Éé"]
-    tokenizer = train_tokenizer(texts, texts, config, append_source_eos=True, seed=1)
-    write_tokenizer(tmp_path, tokenizer)
-    copy = read_tokenizer(tmp_path, config, append_source_eos=True)
-    for text in ("Bada gulo.", "e\u0301"):
-        assert copy.source.encode(text) == tokenizer.source.encode(text)
-        assert copy.target.encode(text) == tokenizer.target.encode(text)
-    assert copy.source.encode("E\u0301") == copy.source.encode("é") != copy.target.encode("e\u0301")
