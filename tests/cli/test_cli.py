@@ -396,6 +396,12 @@ def test_name_too_long_for_a_file_is_an_error() -> None:
     assert "name is too long for a file; give" in done.stderr or "File name too long" in done.stderr  # Python 3.14 tells later
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs file names of any bytes")
+def test_file_name_that_is_not_utf8_is_written_as_escapes() -> None:
+    done = shell("translate-file", "en-de", os.fsdecode(b"caf\xe9.txt"), "--json", stdout=subprocess.PIPE)
+    assert (done.returncode, json.loads(done.stdout)["file"]) == (4, "caf\udce9.txt")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_full_disk_of_standard_output_is_an_error(output: Path, corpus: Path) -> None:

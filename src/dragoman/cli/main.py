@@ -273,7 +273,8 @@ class _StderrHandler(logging.Handler):
 def main() -> None:
     """Run the command line, and print an error as one line."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # the output is UTF-8 in every locale
+        # The output is UTF-8 in every locale. A byte of a file's name that is none becomes an escape, which JSON has, too.
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
     stdout_was_closed = _reopen_closed_streams()
     _show_log_messages()
     try:
