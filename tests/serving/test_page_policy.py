@@ -9,8 +9,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from capital_letters import make_client, make_service
-from dragoman.serving.page_policy import PagePolicy
+from dragoman.serving.page_policy import PagePolicy, check_names
 from dragoman.serving.settings import ServerSettings
+from expected_errors import raises_code
 
 FIELDS = {"q": "one", "source": "en", "target": "de"}
 HOST = "127.0.0.1:5000"
@@ -150,3 +151,17 @@ def test_address_to_listen_on_is_a_name_of_the_server() -> None:
     assert not policy.allows_host("other.example:5000")
     assert PagePolicy("0.0.0.0").allows_host("192.0.2.7:5000")
     assert not PagePolicy("0.0.0.0").allows_host("evil.example")
+
+
+def test_names_that_no_request_has_are_refused() -> None:
+    origins = ["*", "null", "https://a.example", "http://localhost:3000", "moz-extension://*", "chrome-extension://abc"]
+    check_names(origins, ["*", "t.example.org", "a.example:80"], ["*", "127.0.0.1", "::1", "172.16.0.0/12"])
+    for origin in ("app.example.org", "localhost:3000", "https://a.example/page", ""):
+        with raises_code("invalid-option", f"--allow-origin {origin}: is no site"):
+            check_names([origin], [], [])
+    for host in ("https://t.example.org", "*.example.org", ""):
+        with raises_code("invalid-option", f"--allow-host {host}: is no name"):
+            check_names([], [host], [])
+    for proxy in ("nginx", "172.16.0.1/12", "http://10.0.0.1"):
+        with raises_code("invalid-option", f"--proxy {proxy}: is no address"):
+            check_names([], [], [proxy])

@@ -268,6 +268,7 @@ def test_clients_that_go_away_leave_no_work() -> None:
         pytest.param(["no-such-bundle"], 1, "no-such-bundle", marks=pytest.mark.slow),
         (["no-such-bundle", "--keys", "no-such-file"], 2, "no-such-file"),
         (["no-such-bundle", "--port", "70000"], 2, "70000"),
+        (["no-such-bundle", "--allow-origin", "example.org"], 2, "--allow-origin example.org: is no site"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments: list[str], status: int, message: str) -> None:

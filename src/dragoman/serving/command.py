@@ -186,6 +186,9 @@ def serve(args: ServeOptions) -> None:
 
 
 def _make_settings(args: ServeOptions) -> ServerSettings:
+    from dragoman.serving.page_policy import check_names
+
+    check_names(args.allow_origin, args.allow_host, args.proxy)
     return ServerSettings(
         host=args.host,
         port=args.port,

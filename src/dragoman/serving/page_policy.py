@@ -13,9 +13,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
+from dragoman.errors import RecipeError
 from dragoman.serving.http_errors import HttpError
 
 PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa", ".test", ".svc")
@@ -106,6 +107,25 @@ class PagePolicy:
         origin = _parse_origin(value)
         own = _parse_origin(f"{origin.scheme}://{host}") if origin is not None else None
         return origin is not None and origin.scheme in DEFAULT_PORTS and origin == own
+
+
+def check_names(origins: Iterable[str], hosts: Iterable[str], proxies: Iterable[str]) -> None:
+    """Raise RecipeError for a site, a name or an address of a proxy that no request can have."""
+    for origin in origins:
+        if origin.lower() not in ("*", "null") and not origin.endswith("://*") and _parse_origin(origin.strip()) is None:
+            raise _refuse("--allow-origin", origin, "site; give its address, such as https://example.org")
+    for host in hosts:
+        if host != "*" and (not _normalize_host(host) or set(host) & set("/@*?# ")):
+            raise _refuse("--allow-host", host, "name of a server; give one such as translate.example.org")
+    for proxy in proxies:
+        try:
+            ip_network("0.0.0.0" if proxy == "*" else proxy)
+        except ValueError:
+            raise _refuse("--proxy", proxy, "address; give one such as 127.0.0.1 or 172.16.0.0/12") from None
+
+
+def _refuse(option: str, value: str, problem: str) -> RecipeError:
+    return RecipeError(f"{option} {value}: is no {problem}", code="invalid-option")
 
 
 def _normalize_host(value: str) -> str:
