@@ -430,6 +430,40 @@ def test_disconnected_rank_ends_if_its_exit_hangs() -> None:
     assert "closed by peer" in result.stderr
 
 
+LAUNCHERS = {
+    "srun": {"SLURM_PROCID": "{rank}", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "{rank}"},
+    "pytorchjob": {"RANK": "{rank}", "WORLD_SIZE": "2"},
+}
+
+
+@pytest.mark.slow
+def test_each_launcher_makes_the_same_run(written: Path, tmp_path: Path) -> None:
+    """torchrun starts both tasks itself. The variables of Slurm and PyTorchJob are set for each task."""
+    train_arguments = ["-m", "dragoman", "train", str(written), "training.max_steps=8", "training.log_every_steps=1"]
+
+    def run(*words: str, **environment: str) -> subprocess.Popen[str]:
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        return subprocess.Popen([sys.executable, *words], env=variables, text=True, stderr=subprocess.PIPE)
+
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    processes = [
+        run(*train_arguments, f"run={tmp_path / 'one'}"),
+        run(*torchrun, *train_arguments, f"run={tmp_path / 'torchrun'}"),
+    ]
+    for name, variables in LAUNCHERS.items():
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_port())}
+        for rank in ("0", "1"):
+            values = {key: value.format(rank=rank) for key, value in variables.items()}
+            processes.append(run(*train_arguments, f"run={tmp_path / name}", **address, **values))
+    for process in processes:
+        _, errors = process.communicate(timeout=END_SECONDS)
+        assert process.returncode == 0, errors
+    expected = read_losses(tmp_path / "one")
+    assert len(expected) > 8
+    for name in ("torchrun", *LAUNCHERS):
+        assert read_losses(tmp_path / name) == pytest.approx(expected, rel=1e-6), name
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_restarts_after_killed_rank_are_exact(written: Path, tmp_path: Path) -> None:
