@@ -1,6 +1,7 @@
 """Plural forms of catalogs: the rule of gettext for a language, and a number of each form of Qt.
 
-Source: the table of GNU gettext's manual, "Plural forms"; Qt Linguist has the same forms for the languages below.
+Sources: the table of GNU gettext's manual, "Plural forms"; CLDR for Arabic, Welsh, Scottish Gaelic and Sorbian; and the forms
+that Qt's lupdate writes, which are the same for the languages below unless they stand in a list of Qt.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dragoman.languages import get_language
 
 _SLAVIC = "n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
 _RULES = {
-    "ja ko lo km ms my id th vi zh": (1, "0"),
+    "bo dz id ja km ko lo ms my th vi yo zh": (1, "0"),
     "fr": (2, "n > 1"),
     "be bs hr ru sr uk": (3, f"n%10==1 && n%100!=11 ? 0 : {_SLAVIC}"),
     "pl": (3, f"n==1 ? 0 : {_SLAVIC}"),
@@ -20,14 +21,17 @@ _RULES = {
     "lt": (3, "n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2"),
     "lv": (3, "n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2"),
     "ro": (3, "n==1 ? 0 : n==0 || (n%100>0 && n%100<20) ? 1 : 2"),
-    "sl": (4, "n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3"),
+    "dsb hsb sl": (4, "n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3"),
+    "gd": (4, "n==1 || n==11 ? 0 : n==2 || n==12 ? 1 : n>2 && n<20 ? 2 : 3"),
     "mt": (4, "n==1 ? 0 : n==0 || (n%100>=1 && n%100<=10) ? 1 : n%100>10 && n%100<20 ? 2 : 3"),
     "ga": (5, "n==1 ? 0 : n==2 ? 1 : n>=3 && n<=6 ? 2 : n>=7 && n<=10 ? 3 : 4"),
     "ar": (6, "n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5"),
+    "cy": (6, "n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n==3 ? 3 : n==6 ? 4 : 5"),
 }
 _BY_LANGUAGE = {language: rule for languages, rule in _RULES.items() for language in languages.split()}
 _DEFAULT = (2, "n != 1")
-_OTHERS_OF_QT = {"ga", "br", "cy", "gd"}
+_ONE_FORM_IN_QT = {"fa", "gn", "hu", "jv", "om", "su", "tr", "tt"}
+_OTHERS_OF_QT = {"br", "cy", "dsb", "ga", "gd", "hsb", "ig", "km", "lo", "mk"}
 """Languages whose forms in Qt are others than those of gettext."""
 
 
@@ -43,5 +47,7 @@ def list_qt_forms(language: str) -> tuple[str, ...]:
     """Return a number of each form that Qt has for a language, such as `=1`; none for a language without a known rule."""
     if not language or get_language(language) in _OTHERS_OF_QT:
         return ()
+    if get_language(language) in _ONE_FORM_IN_QT:
+        return ("=1",)
     numbers = find_form_numbers(get_plural_rule(language)[1])
     return tuple(f"={numbers[form]}" for form in sorted(numbers))
