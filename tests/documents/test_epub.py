@@ -103,3 +103,8 @@ def test_book_with_encrypted_fonts_is_read() -> None:
 def test_alternative_texts_are_counted() -> None:
     chapter = CHAPTER.replace("NAME</span>", 'NAME</span><img src="a.png" alt="A cat"/><img src="b.png" alt="*"/>')
     assert parse_epub(make_epub(chapter)).skipped == {"alternative texts of pictures": 1}
+
+
+def test_title_that_names_the_file_stays() -> None:
+    sources = [unit.source for unit in parse_epub(make_epub(CHAPTER.replace("Chapter", "ch001.xhtml"))).units]
+    assert sources == [unit.source for unit in parse_epub(make_epub()).units if unit.source != "Chapter"]

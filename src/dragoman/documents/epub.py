@@ -25,6 +25,7 @@ from dragoman.documents.zip_document import ZipMembers
 from dragoman.errors import DataError
 from dragoman.languages import get_direction, is_foreign, is_right_to_left, is_same_language
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS
+from dragoman.text.no_language import is_data
 from dragoman.text.word_codes import is_note_mark
 
 _TYPE = b"application/epub+zip"
@@ -214,8 +215,9 @@ class _ChapterReader:
             )
 
     def _add_texts(self, units: UnitList, element: XmlElement) -> None:
-        """Add the texts of an element between the blocks in it, and those of the blocks."""
-        self._add_block(units, element, _list_divided(element))
+        """Add the texts of an element between the blocks in it, and those of the blocks. The title may be the name of the file."""
+        if element.name != "title" or not is_data(element.text.strip()):
+            self._add_block(units, element, _list_divided(element))
 
     def _add_block(self, units: UnitList, element: XmlElement, divided: Collection[int]) -> None:
         if _is_skipped(element):
