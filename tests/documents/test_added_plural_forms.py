@@ -87,7 +87,7 @@ def test_objects_with_other_keys_have_no_forms() -> None:
 
 
 def test_messages_of_qt_get_the_forms_of_the_language() -> None:
-    """As lupdate writes them: one form in Japanese and Hungarian, three in Polish, and six in Arabic."""
+    """Qt's lupdate writes one form in Japanese and Hungarian, three in Polish, and six in Arabic."""
     content = (
         b'<TS version="2.1" language="%s" sourcelanguage="en"><context><name>W</name>'
         b'<message numerus="yes"><source>%%n file(s)</source><translation><numerusform/></translation></message>'

@@ -215,7 +215,7 @@ class _ChapterReader:
             )
 
     def _add_texts(self, units: UnitList, element: XmlElement) -> None:
-        """Add the texts of an element between the blocks in it, and those of the blocks. The title may be the name of the file."""
+        """Add the texts of an element between the blocks in it, and those of the blocks. A title may be the name of a file."""
         if element.name != "title" or not is_data(element.text.strip()):
             self._add_block(units, element, _list_divided(element))
 

@@ -1,7 +1,7 @@
 """Plural forms of catalogs: the rule of gettext for a language, and a number of each form of Qt.
 
-Sources: the table of GNU gettext's manual, "Plural forms"; CLDR for Arabic, Welsh, Scottish Gaelic and Sorbian; and the forms
-that Qt's lupdate writes, which are the same for the languages below unless they stand in a list of Qt.
+The rules are those of the table in GNU gettext's manual, "Plural forms". For Arabic, Welsh, Gaelic and Sorbian they are those of
+CLDR. Qt's lupdate writes as many forms, unless a language stands in a list of Qt below.
 """
 
 from __future__ import annotations
