@@ -1,7 +1,7 @@
 """Plural forms of catalogs: the rule of gettext for a language, and a number of each form of Qt.
 
-The rules are those of the table in GNU gettext's manual, "Plural forms". For Arabic, Welsh, Gaelic and Sorbian they are those of
-CLDR. Qt's lupdate writes as many forms, unless a language stands in a list of Qt below.
+The rules are those of the table in GNU gettext's manual, "Plural forms". For Arabic, Welsh, Gaelic and Sorbian they are those
+of CLDR. Qt's lupdate writes as many forms, unless a language stands in a list of Qt below.
 """
 
 from __future__ import annotations
