@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float32]
 
+BLOCK_SIZE = 1 << 15
+"""Numbers of a block of activations, whose temporary arrays stay in a processor's cache."""
 ERF_STEPS, ERF_END = 4096, 4
 """Steps of erf's table between two integers, and the number from which erf is 1 in float32."""
 
@@ -77,3 +79,12 @@ ACTIVATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "swiglu": silu,
 }
 """Activations of feed-forward networks, or of their gates, by their name in the recipe."""
+
+
+def activate(x: FloatArray, activation: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    """Return x with its numbers replaced by their activations, block by block. x: contiguous, in any shape"""
+    x_N = x.reshape(-1)
+    for start in range(0, len(x_N), BLOCK_SIZE):
+        block = x_N[start : start + BLOCK_SIZE]
+        block[:] = activation(block)
+    return x

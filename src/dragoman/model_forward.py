@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.activations import ACTIVATIONS, FloatArray, relu, sigmoid
+from dragoman.activations import ACTIVATIONS, FloatArray, activate, relu, sigmoid
 from dragoman.frontends.protocol import Frontend
 from dragoman.model_frontends import build_frontend, embed_tokens
 from dragoman.model_weights import ModelWeights, Stack, repeat_heads
@@ -33,8 +33,6 @@ Sublayer = Callable[[FloatArray, str], FloatArray]
 
 MAX_SCORES = 1 << 18
 """Attention scores that are computed at once, 1 MiB, so that they stay in a processor's cache and memory stays bounded."""
-ACTIVATION_BLOCK = 1 << 17
-"""Inner numbers of a feed-forward network that are computed at once, for the same reason."""
 MAX_LOGITS = 1 << 22
 """Logits that are computed at once, 16 MiB."""
 
@@ -251,11 +249,8 @@ class NumpyTransformer:
 
     def _feed_forward(self, x_BTD: FloatArray, name: str) -> FloatArray:
         """Return FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (equation 2), or with another activation, or with a gate. → (B, T, D)"""
-        activation = ACTIVATIONS[self.weights.config.activation]
-        y_BTF = self._linear(x_BTD, f"{name}.gate" if self.weights.config.is_gated else f"{name}.inner")
-        y_X = y_BTF.reshape(-1)
-        for block in _split(y_X.size, ACTIVATION_BLOCK):
-            y_X[block] = activation(y_X[block])
+        first = "gate" if self.weights.config.is_gated else "inner"
+        y_BTF = activate(self._linear(x_BTD, f"{name}.{first}"), ACTIVATIONS[self.weights.config.activation])
         if self.weights.config.is_gated:
             y_BTF *= self._linear(x_BTD, f"{name}.inner")
         return self._linear(y_BTF, f"{name}.outer")

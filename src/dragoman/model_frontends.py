@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.activations import FloatArray, gelu
+from dragoman.activations import FloatArray, activate, gelu
 from dragoman.config.encoder_input import KERNEL_SIZE
 from dragoman.frontends.protocol import Frontend
 from dragoman.model_weights import CONVOLUTIONS, ModelWeights, Stack
@@ -71,7 +71,9 @@ class SpectrogramFrontend:
         padded_BTF = np.pad(x_BTF, ((0, 0), (1, 1), (0, 0)))
         frames = [padded_BTF[:, offset : offset + x_BTF.shape[1] : stride] for offset in range(KERNEL_SIZE)]
         weight_DX, bias_D = (self.weights.arrays[f"{name}.{parameter}"] for parameter in ("weight", "bias"))
-        return gelu(np.concatenate(frames, axis=2) @ weight_DX.T + bias_D)
+        y_BTD: FloatArray = np.concatenate(frames, axis=2) @ weight_DX.T
+        y_BTD += bias_D
+        return activate(y_BTD, gelu)
 
     def find_inputs(self, source: NDArray[Any]) -> NDArray[np.bool_]:
         return np.ones((len(source), source.shape[2] // 2), np.bool_)
