@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from deepl.api_data import MultilingualGlossaryInfo
 
 from capital_letters import CapitalTranslator, listen, make_client, make_models, make_service
 from dragoman.serving import glossary_store
-from dragoman.serving.glossary_store import GlossaryStore
+from dragoman.serving.glossary_store import GlossaryStore, check_folder
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ServerLimits, ServerSettings
@@ -170,3 +171,15 @@ def test_store_needs_a_folder_for_several_processes_and_limits_all_terms(monkeyp
     with pytest.raises(HttpError) as full:
         store.add("y", "en", "de", entries)
     assert full.value.status == 456
+
+
+def test_glossary_that_cannot_be_written_is_no_mistake_of_the_client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    client = make_client(make_service(), ServerSettings(glossary_dir=tmp_path / "glossaries"))
+    check_folder(tmp_path / "glossaries")
+    shutil.rmtree(tmp_path / "glossaries")
+    (tmp_path / "glossaries").touch()  # as a folder that cannot be written
+    fields = {"name": "x", "source_lang": "en", "target_lang": "de", "entries": "a\tb"}
+    answer = client.post("/v2/glossaries", json=fields)
+    assert answer.status_code == 507
+    assert str(tmp_path) not in answer.text
+    assert str(tmp_path) in caplog.text

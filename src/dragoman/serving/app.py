@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, WriteError
 from dragoman.serving.deepl_api import build_deepl_router
 from dragoman.serving.deepl_glossaries import build_glossary_router
 from dragoman.serving.file_jobs import FileJobs
@@ -31,6 +32,8 @@ from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ServerSettings
 from dragoman.serving.telemetry import TraceRequests
 from dragoman.version import __version__
+
+logger = logging.getLogger("dragoman.serving")
 
 NO_ROUTE = "no such route; this server translates, parses and transcribes, and /docs lists its routes"
 HANDLED = (HttpError, DragomanError, QueueFullError, QueueClosedError, DeadlineError)
@@ -116,6 +119,8 @@ def _answer(request: Request, error: HttpError) -> Response:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, WriteError):
+        logger.error("request failed: %s", error)
     return _answer(request, to_http_error(error))
 
 

@@ -186,9 +186,12 @@ def serve(args: ServeOptions) -> None:
 
 
 def _make_settings(args: ServeOptions) -> ServerSettings:
+    from dragoman.serving.glossary_store import check_folder
     from dragoman.serving.page_policy import check_names
 
     check_names(args.allow_origin, args.allow_host, args.proxy)
+    if args.glossaries is not None:
+        check_folder(args.glossaries)
     return ServerSettings(
         host=args.host,
         port=args.port,

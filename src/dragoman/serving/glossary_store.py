@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from dragoman.errors import DragomanError
-from dragoman.io.storage import atomic_write, make_dirs
+from dragoman.io.storage import atomic_write, make_dirs, to_write_error
 from dragoman.languages import is_same_language
 from dragoman.serving.clients import ANYBODY, Requester, has_share
 from dragoman.serving.http_errors import HttpError
@@ -58,6 +59,15 @@ class StoredGlossary:
         """Return whether it is of a pair of languages; an empty code fits any."""
         own = self.source_language, self.target_language
         return all(not code or is_same_language(code, other) for code, other in zip(pair, own, strict=True))
+
+
+def check_folder(folder: Path) -> None:
+    """Make a folder for glossaries if it is absent. Raises WriteError if no file can be written there."""
+    try:
+        make_dirs(folder)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise to_write_error(folder, error) from None
 
 
 class GlossaryStore:

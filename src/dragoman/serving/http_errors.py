@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, WriteError
 from dragoman.serving.request_queue import DeadlineError, QueueClosedError, QueueFullError
 
 RETRY_AFTER_SECONDS = 5
@@ -58,8 +58,9 @@ def to_http_error(error: Exception) -> HttpError:
         return HttpError(503, "the server is about to stop; send the request again later", "server-stops")
     if isinstance(error, DeadlineError):
         return HttpError(504, "the request took too long; send fewer or shorter texts", "request-too-slow")
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    if is_full or isinstance(error, WriteError):
+        return HttpError(507, "the server has no room on its disk; ask its operator to free some", "disk-full")
     if isinstance(error, DragomanError):
         return HttpError(400, str(error), error.code)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return HttpError(507, "the server has no room on its disk; ask its operator to free some", "disk-full")
     return HttpError(500, "internal error; the log of the server has the cause", "internal-error")
