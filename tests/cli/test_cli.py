@@ -223,13 +223,29 @@ def test_lines_keep_their_order_over_windows(
     monkeypatch.setattr(dragoman.console.input_windows, "FILE_WINDOW", 3)
     text = [*sources, "", *sources[:2]]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
-    option_sets: list[dict[str, Any]] = [{"method": "greedy"}, {"method": "sample", "temperature": 2.0, "seed": 7}]
-    for options in option_sets:
-        answer = run_cli("translate", bundle, tmp_path / "in", *(f"{key}={value}" for key, value in options.items()))
+    option_sets: dict[str, dict[str, Any]] = {
+        "": {"method": "greedy"},
+        "decoding.": {"method": "sample", "temperature": 2.0, "seed": 7},
+    }
+    for section, options in option_sets.items():
+        answer = run_cli("translate", bundle, tmp_path / "in", *(f"{section}{key}={value}" for key, value in options.items()))
         expected = dragoman.load(bundle, task="translation").translate(text, **options)
         assert answer.out.splitlines() == [translation.text for translation in expected]
     numbers = [json.loads(line)["line"] for line in run_cli("translate", bundle, tmp_path / "in", "--json").out.splitlines()]
     assert numbers == list(range(1, len(text) + 1))
+
+
+def test_piped_lines_are_translated_as_they_arrive(bundle: Path) -> None:
+    program = [sys.executable, "-m", "dragoman", "translate", str(bundle), "--precision", "float32"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in ("one", "two", "one"):
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            assert process.stdout.readline().endswith("\n")
+        process.stdin.close()
+        assert process.stdout.read() == ""
 
 
 def test_nbest_writes_one_line_for_each_line(

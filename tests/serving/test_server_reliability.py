@@ -48,7 +48,13 @@ BAD_FIELDS: list[tuple[dict[str, Any], int]] = [
     ({TEXTS: ["x" * 600_000]}, 413),
     ({TEXTS: ["\ud800"]}, 400),
 ]
-BAD_BODIES: list[tuple[bytes, int]] = [(b'{"q": "\xff"}', 400), (b"null", 400), (b"[" * 100_000, 400), (b"x" * 600_000, 413)]
+BAD_BODIES: list[tuple[bytes, int]] = [
+    (b'{"q": "\xff"}', 400),
+    ('{"q": "one"}'.encode("utf-16"), 400),
+    (b"null", 400),
+    (b"[" * 100_000, 400),
+    (b"x" * 600_000, 413),
+]
 
 
 def get_shape(value: Any) -> Any:
@@ -102,6 +108,36 @@ def test_client_that_sends_too_slowly_is_refused() -> None:
     scope = {"type": "http", "method": "POST", "path": "/translate", "query_string": b"", "headers": headers, "state": {}}
     asyncio.run(app(scope, receive, send))
     assert sent[0]["status"] == 408
+
+
+def test_others_have_their_turn_while_a_body_is_read() -> None:
+    body = bytes(range(256)) * 1000
+    parts: list[bytes] = []
+    turns: list[int] = []
+
+    async def count_turns() -> None:
+        while True:
+            turns.append(len(parts))
+            await asyncio.sleep(0)
+
+    async def read_parts(scope: Any, receive: Any, send: Any) -> None:
+        counting = asyncio.create_task(count_turns())
+        has_more = True
+        while has_more:
+            message = await receive()
+            parts.append(message["body"])
+            has_more = message["more_body"]
+        counting.cancel()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False} if not parts else await asyncio.Future()
+
+    guard = RequestGuard(read_parts, settings=ServerSettings(), metrics=ServerMetrics())
+    scope = {"type": "http", "method": "POST", "path": "/v1/files", "headers": [], "client": ("127.0.0.1", 1)}
+    asyncio.run(guard(scope, receive, None))  # type: ignore[arg-type]
+    assert b"".join(parts) == body
+    assert max(map(len, parts)) <= 64 << 10
+    assert set(turns) >= set(range(1, len(parts)))
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
