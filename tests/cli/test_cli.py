@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -410,6 +411,18 @@ def test_name_too_long_for_a_file_is_an_error() -> None:
     done = shell("info", "x" * 300, stdout=subprocess.DEVNULL)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "name is too long for a file; give" in done.stderr or "File name too long" in done.stderr  # Python 3.14 tells later
+
+
+def test_removed_folder_and_line_break_in_a_name_are_one_line(run_cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_cli("info", "a\nb\x1b[2J").line.startswith("dragoman: a\\nb\\x1b[2J: there is no such folder")
+
+    def fail() -> str:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr(os, "getcwd", fail)
+    assert run_cli("translate", "en-de", "a.txt", "-o", "b.txt").line == (
+        "dragoman: the current folder: was removed; change to another one"
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs file names of any bytes")

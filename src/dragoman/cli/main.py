@@ -134,6 +134,7 @@ class ExampleFormatter(click.HelpFormatter):
         return "\n".join(lines)
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _EXAMPLE = re.compile(r"(?:\w+:)? +(?=dragoman |curl |echo )")
 _SHELL_WORD = re.compile(r"""(?:--?[\w-]+ (?!-))?(?:[^\s"']|"[^"]*"|'[^']*')+""")
 click.Context.formatter_class = ExampleFormatter
@@ -308,6 +309,8 @@ def main() -> None:
     except OSError as error:  # click itself ends the command if the reader has closed the pipe, as in `| head`
         if error.errno == errno.ENAMETOOLONG:
             _exit_with_error(f"{str(error.filename)[:80]!r}: this name is too long for a file; give a shorter one", FAILURE)
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # so is the error of os.getcwd alone
+            _exit_with_error("the current folder: was removed; change to another one", FAILURE)
         if error.errno not in STDOUT_ERROR_HINTS or (error.errno == errno.EBADF and not stdout_was_closed):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python writes the rest again at exit
@@ -343,5 +346,7 @@ def describe_interrupt() -> str:
 
 
 def _exit_with_error(message: str, code: int) -> None:
+    """Print a message, and end the process. Controls, such as a line break in the name of a file, become escapes."""
+    message = _CONTROL.sub(lambda control: repr(control[0])[1:-1], message)
     click.echo(f"dragoman: {message}", err=True)
     sys.exit(code)
