@@ -9,8 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from dragoman.config import Recipe
+from dragoman.training.checkpoints.checkpoint import Checkpoint
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.monitoring.events import (
     Callback,
@@ -50,6 +53,19 @@ def fake_validations(monkeypatch: pytest.MonkeyPatch, nll: Sequence[float], bleu
         return replace(result, bleu=next(scores)) if bleu else result
 
     monkeypatch.setattr(Validator, "validate", validate_with_fake_scores)
+
+
+def assert_equal_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """Assert that tensors are equal to the last bit."""
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+def assert_equal_states(mine: Checkpoint, theirs: Checkpoint) -> None:
+    """Assert that the weights and the moments of two checkpoints are equal to the last bit."""
+    assert_equal_tensors(mine.weights(), theirs.weights())
+    assert_equal_tensors(mine.optimizer_state(), theirs.optimizer_state())
 
 
 class Recorder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from dragoman.training.run import train
 from expected_errors import raises_code
 from marian_folders import write_folder
 from tiny_runs import NO_DROPOUT
-from trainers import Recorder, new_trainer
+from trainers import Recorder, assert_equal_states, assert_equal_tensors, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -54,12 +54,6 @@ def fine_tune(bundle: Path, tiny: MakeRecipe) -> FineTune:
 
 def bundle_weights(path: Path) -> dict[str, Tensor]:
     return load_file(path / "weights.safetensors")
-
-
-def assert_equal_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
-    assert mine.keys() == theirs.keys()
-    for name, tensor in mine.items():
-        assert torch.equal(tensor, theirs[name]), name
 
 
 # The recipe
@@ -306,8 +300,7 @@ def test_resumed_fine_tuning_equals_unbroken_run(
     assert recorder.num_steps == 1
     runs = (tmp_path / "run", tmp_path / "unbroken")
     mine, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in runs)
-    assert_equal_tensors(mine.weights(), theirs.weights())
-    assert_equal_tensors(mine.optimizer_state(), theirs.optimizer_state())
+    assert_equal_states(mine, theirs)
 
 
 def test_run_that_stopped_before_its_first_step_starts_again(bundle_copy: Path, tiny: MakeRecipe, tmp_path: Path) -> None:

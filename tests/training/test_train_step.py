@@ -30,7 +30,7 @@ from dragoman.training.trainer import Trainer
 from dragoman.training.validation import Validator
 from expected_errors import raises_code
 from tiny_runs import NO_DROPOUT
-from trainers import Recorder, new_trainer
+from trainers import Recorder, assert_equal_states, assert_equal_tensors, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -139,15 +139,11 @@ def test_r7_fifty_nonfinite_steps_change_nothing(target: str, tiny: MakeRecipe, 
         trainers[kind].run()
         assert [event.step for event in recorder.events if event.event == "skipped_steps"] == sorted(steps)
     mine, theirs = (trainers[kind].train_state.gather_state() for kind in (target, "skip"))
-    for name, weight in mine.weights.items():
-        assert torch.equal(weight, theirs.weights[name])
-    for name, value in mine.optimizer.items():
-        assert torch.equal(value, theirs.optimizer[name])
-        assert bool(value.isfinite().all())
+    assert_equal_tensors(mine.weights, theirs.weights)
+    assert_equal_tensors(mine.optimizer, theirs.optimizer)
+    assert all(bool(value.isfinite().all()) for value in mine.optimizer.values())
     assert mine.ema_weights is not None
-    assert theirs.ema_weights is not None
-    for name, average in mine.ema_weights.items():
-        assert torch.equal(average, theirs.ema_weights[name])
+    assert_equal_tensors(mine.ema_weights, theirs.ema_weights or {})
     assert mine.optimizer["output/step"] == 80.0
     assert list_checkpoints(tmp_path / target / "checkpoints")[-1].trainer_state.skipped_steps == 50
 
@@ -254,8 +250,7 @@ def test_too_large_pair_stops_with_a_checkpoint(tiny: MakeRecipe, tmp_path: Path
     # With enough memory again, the run equals one that always had it.
     train(recipe)
     train(tiny(tmp_path / "other", "training.max_steps=9"))
-    mine, theirs = (list_checkpoints(run / "checkpoints")[-1].weights() for run in (tmp_path / "run", tmp_path / "other"))
-    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert_equal_states(*(list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / "run", tmp_path / "other")))
 
 
 @pytest.mark.slow
@@ -279,8 +274,7 @@ def test_validation_without_memory_is_made_after_resume(
     assert [replace(checkpoint.trainer_state, minutes=0.0, data_wait_minutes=0.0) for checkpoint in mine] == [
         replace(checkpoint.trainer_state, minutes=0.0, data_wait_minutes=0.0) for checkpoint in theirs
     ]
-    weights, expected_weights = mine[-1].weights(), theirs[-1].weights()
-    assert all(torch.equal(weights[name], expected_weights[name]) for name in weights)
+    assert_equal_states(mine[-1], theirs[-1])
 
 
 @pytest.mark.parametrize(
@@ -320,17 +314,11 @@ def test_moving_average_follows_its_equation() -> None:
 
 @pytest.mark.slow
 def test_bundle_holds_the_moving_average(tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = (
-        "training.max_steps=20",
-        "training.checkpoint_every_steps=5",
-        "training.ema_decay=0.9",
-        "training.checkpoint_averaging='ema'",
-    )
+    settings = ("training.max_steps=20", "training.ema_decay=0.9", "training.checkpoint_averaging='ema'")
     train(tiny(tmp_path / "run", *settings))
     last = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
     averages = last.ema_weights()
     assert averages is not None
     bundle_weights = collect_weights(load_bundle(tmp_path / "run" / "bundle").model)
-    for name, average in averages.items():
-        assert torch.equal(bundle_weights[name], average)
+    assert_equal_tensors(bundle_weights, averages)
     assert not torch.equal(averages["output"], last.weights()["output"])

@@ -64,7 +64,7 @@ from dragoman.training.resume_checks import check_recipe_unchanged
 from dragoman.training.run import train
 from expected_errors import raises_code
 from tiny_runs import NO_DROPOUT
-from trainers import Recorder, fake_validations, new_trainer
+from trainers import Recorder, assert_equal_states, assert_equal_tensors, fake_validations, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -395,25 +395,15 @@ def assert_same_run(run: Path, other_run: Path) -> None:
     for mine, theirs in zip(list_checkpoints(run / "checkpoints"), list_checkpoints(other_run / "checkpoints"), strict=True):
         assert without_times(mine.trainer_state) == without_times(theirs.trainer_state)
         assert mine.metric == theirs.metric
-        for mine_tensors, theirs_tensors in (
-            (mine.weights(), theirs.weights()),
-            (mine.optimizer_state(), theirs.optimizer_state()),
-        ):
-            assert_same_tensors(mine_tensors, theirs_tensors)
+        assert_equal_states(mine, theirs)
     assert without_clock_keys(read_metrics_log(run / "metrics.jsonl")) == without_clock_keys(
         read_metrics_log(other_run / "metrics.jsonl")
     )
-    assert_same_tensors(*(load_file(folder / "bundle" / "weights.safetensors") for folder in (run, other_run)))
+    assert_equal_tensors(*(load_file(folder / "bundle" / "weights.safetensors") for folder in (run, other_run)))
 
 
 def without_times(trainer_state: TrainerState) -> TrainerState:
     return replace(trainer_state, minutes=0.0, data_wait_minutes=0.0)
-
-
-def assert_same_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
-    assert mine.keys() == theirs.keys()
-    for name, tensor in mine.items():
-        assert torch.equal(tensor, theirs[name]), name
 
 
 def without_clock_keys(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -706,8 +696,7 @@ def test_full_disk_keeps_last_checkpoint_and_continues(
     assert "step-00000004 is saved" in messages[0]
     assert not any("\n" in text for text in messages)
     last, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / "run", unbroken))
-    assert_same_tensors(last.weights(), theirs.weights())
-    assert_same_tensors(last.optimizer_state(), theirs.optimizer_state())
+    assert_equal_states(last, theirs)
 
 
 def test_run_folder_that_cannot_be_created(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -883,7 +872,7 @@ def test_bundle_is_mean_of_selected_checkpoints(tiny: MakeRecipe, tmp_path: Path
     report = train(tiny(tmp_path / "run", *every, *averaging, "training.keep_last=1"))
     assert sorted(report["averaged_checkpoints"]) == names(2, 3)
     weights = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
-    assert_same_tensors(weights, mean_of(tmp_path / "run", 2, 3))
+    assert_equal_tensors(weights, mean_of(tmp_path / "run", 2, 3))
 
 
 def test_unvalidated_run_has_no_best_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -908,7 +897,7 @@ def test_average_run_writes_another_bundle(trained: Path, tmp_path: Path) -> Non
     metadata = average_run(trained, tmp_path / "last", averaging="last", count=2)
     assert metadata["averaged_checkpoints"] == names(150, 200)
     assert metadata["steps"] == 200
-    assert_same_tensors(load_file(tmp_path / "last" / "weights.safetensors"), mean_of(trained, 150, 200))
+    assert_equal_tensors(load_file(tmp_path / "last" / "weights.safetensors"), mean_of(trained, 150, 200))
     assert load_bundle(tmp_path / "last").metadata.to_dict() == metadata
     with raises_code("checkpoint-not-found", "99 checkpoints", "holds 4", "training.keep_last"):
         average_run(trained, tmp_path / "many", averaging="last", count=99)

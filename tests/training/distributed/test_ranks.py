@@ -43,7 +43,7 @@ from dragoman.training.train_step import MicroBatch
 from dragoman.training.validation import Validator
 from expected_errors import raises_code
 from rank_processes import find_free_port, read_losses, run_ranks, train_all
-from trainers import new_trainer
+from trainers import assert_equal_states, assert_equal_tensors, new_trainer
 
 END_SECONDS = 240.0
 """Longest wait for a file or the end of processes; a busy machine takes many times longer than an idle one."""
@@ -250,10 +250,7 @@ def test_nonfinite_number_on_one_rank_skips_on_all(tiny: MakeRecipe, tmp_path: P
         last = list_checkpoints(tmp_path / name.replace(" ", "-") / "checkpoints")[-1]
         assert (last.step, last.trainer_state.skipped_steps) == (12, 2)
         expected = list_checkpoints(tmp_path / ("skip" if mode == "ddp" else "skip-fsdp") / "checkpoints")[-1]
-        for key, weight in expected.weights().items():
-            assert torch.equal(last.weights()[key], weight), (name, key)
-        for key, value in expected.optimizer_state().items():
-            assert torch.equal(last.optimizer_state()[key], value), (name, key)
+        assert_equal_states(last, expected)
         assert last.optimizer_state()["output/step"] == 10.0
 
 
@@ -497,14 +494,8 @@ def test_restarts_after_killed_rank_are_exact(written: Path, tmp_path: Path) -> 
             assert re.search(r"resuming from .*step-00000\d+", errors)
         last = list_checkpoints(run / "checkpoints")[-1]
         assert last.step == 200
-        for name, weight in expected.weights().items():
-            assert torch.equal(last.weights()[name], weight)
-        for name, value in expected.optimizer_state().items():
-            assert torch.equal(last.optimizer_state()[name], value)
-        weights, expected_weights = (
-            load_file(folder / "bundle" / "weights.safetensors") for folder in (run, tmp_path / "unbroken")
-        )
-        assert all(torch.equal(weights[name], expected_weights[name]) for name in weights)
+        assert_equal_states(last, expected)
+        assert_equal_tensors(*(load_file(path / "bundle" / "weights.safetensors") for path in (run, tmp_path / "unbroken")))
         assert read_losses(run) == read_losses(tmp_path / "unbroken")
         shutil.rmtree(run)
 
