@@ -8,7 +8,7 @@ from document_checks import check_document, check_other_members
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.odt import parse_odp, parse_ods, parse_odt
 from expected_errors import raises_code
-from office_files import make_odt, read_members
+from office_files import ODF, make_odt, make_zip, read_members
 
 NOTE = (
     '<text:note text:id="n1"><text:note-citation>1</text:note-citation><text:note-body>'
@@ -140,6 +140,22 @@ def make_ods(rows: str, more: str = "") -> bytes:
 
 def make_cell(text: str, attributes: str = 'office:value-type="string"') -> str:
     return f"<table:table-cell {attributes}><text:p>{text}</text:p></table:table-cell>"
+
+
+def test_titles_of_charts_are_translated() -> None:
+    """The table of a chart has copies of cells, which stay. The object of a formula is no chart."""
+    cell = "<table:table-cell><text:p>East</text:p></table:table-cell>"
+    chart = (
+        f"<office:chart><c:title xmlns:c='c'><text:p>Sales</text:p></c:title><table:table>{cell}</table:table></office:chart>"
+    )
+    objects = {
+        f"Object {number}/content.xml": f"<office:document-content {ODF} {TABLE}>{body}</office:document-content>"
+        for number, body in enumerate((chart, "<text:p>Formula</text:p>"))
+    }
+    members = read_members(make_ods("", '<table:error-message table:title="Prompt"/>'))
+    document = check_document(parse_ods, make_zip({**members, **objects}, stored=("mimetype",)))
+    assert [unit.source for unit in document.units] == ["Page", "Sales"]
+    assert document.skipped == {"names of sheets": 1, "texts in the data of charts": 1, "titles of prompts": 1}
 
 
 def test_cells_are_translated_and_compared_texts_stay() -> None:

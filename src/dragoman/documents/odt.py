@@ -1,4 +1,4 @@
-"""ODT, ODP and ODS files: paragraphs, headings and cells, with headers, notes and alternative texts. Spans of code are kept.
+"""ODT, ODP and ODS files: paragraphs and cells, with headers, notes, alternative texts and titles of charts. Code is kept.
 
 In a spreadsheet, a text stays if a formula, a condition or a filter compares with it, and the results of formulas stay.
 """
@@ -16,7 +16,7 @@ from dragoman.documents.document import Document, Edit, UnitTranslation
 from dragoman.documents.flowing_text import add_flowing_text, split_at_breaks
 from dragoman.documents.odt_languages import edit_languages, read_languages
 from dragoman.documents.office_languages import StatedProperty
-from dragoman.documents.office_texts import add_element, add_elements
+from dragoman.documents.office_texts import CHART_DATA, add_element, add_elements, count_attributes
 from dragoman.documents.reading import check_parts
 from dragoman.documents.script_languages import ScriptCounts, ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, XmlText
@@ -32,6 +32,7 @@ _TYPE = b"application/vnd.oasis.opendocument."
 _TEXT_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 _TABLE_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:table:1.0"
 _STYLE_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:style:1.0"
+_PROMPTS = ("help-message", "error-message")
 _PARAGRAPHS = frozenset(("p", "h"))
 _ALTERNATIVE_TEXTS = frozenset(("title", "desc"))
 _BREAKS = frozenset(("line-break", "tab"))
@@ -86,6 +87,9 @@ def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
     skipped = Counter({"texts in formulas": compared.num_literals})
     for name, styles in zip(names, styles_of_members, strict=True):
         skipped += _add_member(units, members, name, replace(styles, language=language), compared)
+    for name in _list_charts(members):
+        skipped += _add_member(units, members, name, FontStyles(language=language), ComparedTexts(), is_chart=True)
+    skipped["titles of prompts"] = count_attributes(members, names[:1], dict.fromkeys(_PROMPTS, ":title"))
     add_elements(units, members, members.members.keys() & {_META_MEMBER}, ("title", "subject", "description"))
     return units.make_document(
         content,
@@ -133,7 +137,15 @@ def _read_styles(members: ZipMembers, names: Sequence[str]) -> FontStyles:
     return FontStyles(styles, font=default_font, languages=default_languages)
 
 
-def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontStyles, compared: ComparedTexts) -> Counter[str]:
+def _list_charts(members: ZipMembers) -> list[str]:
+    """Return the members with a chart, whose titles are paragraphs, and whose table has copies of cells."""
+    objects = [name for name in members.members if name.endswith("/content.xml")]
+    return [name for name in objects if any("<office:chart>" in markup for markup in members.read_xml(name).iter_markup())]
+
+
+def _add_member(
+    units: UnitList, members: ZipMembers, name: str, styles: FontStyles, compared: ComparedTexts, *, is_chart: bool = False
+) -> Counter[str]:
     """Add the paragraphs of a member. Return the numbers of texts of cells that stay, by the reason."""
     source = members.read_xml(name)
     numbers = count(1)
@@ -159,11 +171,13 @@ def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontSty
         if element.name == "table" and element.namespace == _TABLE_NAMESPACE:
             skipped["names of sheets"] += any(map(str.isalpha, element.attributes.get(":name", "")))
 
-    is_spreadsheet = members.format_name == "ods"
+    is_spreadsheet = members.format_name == "ods" and not is_chart
     for outermost in source.iter_elements(
         (*_PARAGRAPHS, *_ALTERNATIVE_TEXTS, "tracked-changes"), read_start if is_spreadsheet else None
     ):
-        reason = _find_reason(outermost, compared) if is_spreadsheet else ""
+        reason = (
+            _find_reason(outermost, compared) if is_spreadsheet else CHART_DATA if is_chart and _is_in_cell(outermost) else ""
+        )
         if reason:
             next(numbers)
             skipped[reason] += any(map(str.isalpha, outermost.text))
@@ -175,13 +189,17 @@ def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontSty
 def _find_reason(paragraph: XmlElement, compared: ComparedTexts) -> str:
     """Return what a paragraph of a cell is that stays as it is; empty for all others."""
     cell = paragraph.parent
-    if cell is None or cell.name not in ("table-cell", "covered-table-cell"):
+    if cell is None or not _is_in_cell(paragraph):
         return ""
     if ":formula" in cell.attributes or ":string-value" in cell.attributes:
         return "results of formulas"
     if cell.attributes.get(":value-type", "string") != "string":
         return "numbers and dates"  # programs show the value of the cell, and not the text
     return COMPARED if compared.has(paragraph.text) else ""
+
+
+def _is_in_cell(paragraph: XmlElement) -> bool:
+    return paragraph.parent is not None and paragraph.parent.name in ("table-cell", "covered-table-cell")
 
 
 def _is_paragraph(element: XmlElement) -> bool:
