@@ -112,7 +112,7 @@ APPLE
 
 *[HTML]: HYPER 1. TEXT
 
-![](a.png){ align=left width=300 } [SUBSCRIBE](#){ .md-button } AND ==MARK IT== ++ctrl+alt++
+![](a.png){ align=left width=300 } [SUBSCRIBE](#){ .md-button } AND ==MARK IT== ++ctrl+alt++ X~i~ Y^2n^
 
 --8<-- "includes/abbr.md"
 
@@ -128,7 +128,7 @@ TEXT
 {{< highlight go "linenos=table" >}}
 package main
 {{< /highlight >}}
-READ [THE PAGE]({{< ref "next.md" >}}) OR {{< youtube a_b_c >}}
+READ [THE PAGE]({{< ref "next.md" >}}) OR {{< youtube a_b_c >}} {{< highlight go >}}go run{{< /highlight >}}
 
 {{< figure
   src="x.png"

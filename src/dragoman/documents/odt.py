@@ -87,8 +87,8 @@ def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
     skipped = Counter({"texts in formulas": compared.num_literals})
     for name, styles in zip(names, styles_of_members, strict=True):
         skipped += _add_member(units, members, name, replace(styles, language=language), compared)
-    for name in _list_charts(members):
-        skipped += _add_member(units, members, name, FontStyles(language=language), ComparedTexts(), is_chart=True)
+    for chart in _list_charts(members):
+        skipped += _add_member(units, members, chart, FontStyles(language=language), ComparedTexts(), is_chart=True)
     skipped["titles of prompts"] = count_attributes(members, names[:1], dict.fromkeys(_PROMPTS, ":title"))
     add_elements(units, members, members.members.keys() & {_META_MEMBER}, ("title", "subject", "description"))
     return units.make_document(
