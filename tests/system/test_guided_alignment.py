@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+import dragoman
 from conftest import MakeRecipe
 from dragoman.config import Recipe
-from dragoman.data.collate import Batch
+from dragoman.data.collate import Batch, split_in_half
 from dragoman.data.dataloader import DataPosition, TrainingBatches
 from dragoman.data.encoded_corpus import Corpus, list_pair_files
 from dragoman.data.link_table import LinkTable, get_links_file, write_links
@@ -29,6 +30,7 @@ from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.run import train
 from expected_errors import raises_code
 from rank_processes import find_free_port, run_ranks, train_all
+from tiny_runs import NO_DROPOUT
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -245,6 +247,15 @@ def test_gradient_reaches_the_guided_head_only(model: Transformer, batch: Batch)
     assert attention.observer is None  # the observer is removed
 
 
+def test_losses_of_halves_sum_to_whole(model: Transformer, batch: Batch) -> None:
+    model.eval()
+    loss = ModelLoss(model, SMOOTHED_LOSS, alignment_config=AlignmentLossConfig(0.7, 1, 0))
+    parts = [quarter for half in split_in_half(batch) for quarter in split_in_half(half)]
+    assert all(part.alignment_targets is not None for part in parts)
+    with torch.no_grad():
+        assert sum(loss(part)[0] for part in parts).item() == pytest.approx(loss(batch)[0].item(), rel=1e-5)
+
+
 # Batches
 
 
@@ -271,6 +282,24 @@ def test_sampled_pieces_keep_links_and_noise_drops_them(tiny: MakeRecipe, tmp_pa
 
 
 # Training
+
+
+@pytest.mark.slow
+def test_guided_head_aligns_better(tiny: MakeRecipe, tmp_path: Path, bundle: Path) -> None:
+    steps = ["training.max_steps=200", "training.batch_tokens=400"]  # the settings of the fixture `bundle`
+    recipe = tiny(tmp_path, *NO_DROPOUT, *steps, "training.guided_alignment_weight=1", "training.alignment_head=2")
+    train(recipe)
+    root = Path(recipe.data.root)
+    pairs = [(root / f"train.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de")]
+    gold = [[(word, word) for word in range(len(line.split()))] for line in pairs[0]]
+    plain, guided = (
+        dragoman.load(path, task="translation", device="cpu", precision="float32") for path in (bundle, tmp_path / "bundle")
+    )
+    errors = [score_alignments(translator.align(*pairs), gold).error_rate for translator in (plain, guided)]
+    assert errors[1] < 0.2 * errors[0]
+    assert guided.metadata.alignment is not None
+    assert (guided.metadata.alignment.layer, guided.metadata.alignment.head) == (0, 1)  # the bundle names the guided head
+    assert guided.metadata.alignment.error_rate is not None
 
 
 @pytest.mark.slow
