@@ -111,7 +111,7 @@ class RequestGuard:
             scope = {**scope, "method": "GET"}  # the connection leaves the body out
         # A slash more or less is a matter of the address that a client was given. Few clients send a text again to another one.
         path = _SLASHES.sub("/", scope["path"])
-        scope = {**scope, "path": path if scope["method"] == "GET" else path.rstrip("/") or "/"}
+        scope["path"] = path if scope["method"] == "GET" else path.rstrip("/") or "/"
         prefix = dict(scope["headers"]).get(b"x-forwarded-prefix", b"").decode("latin-1").rstrip("/")
         # The prefix of a path would take part in the choice of a route, after the checks of the path.
         if self.has_proxy and _PREFIX.fullmatch(prefix) and not scope["path"].startswith(prefix):
