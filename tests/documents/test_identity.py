@@ -21,8 +21,8 @@ WORDS = "Open Größe 3 € of שלום,\n    東京 🐉 in {name} and %s, it�
 SYNTAX = ((".json", 1), (".json5", 1))
 """Places of syntax, in which words are no texts."""
 UTF_16 = (".html", ".json", ".json5", ".txt", ".properties", ".strings")
-UNWRITABLE = {".adoc": "|", ".ftl": "{}"}
-"""Signs that end a cell or are syntax, so a translation with them is not written."""
+MARKED = (".adoc", ".ass", ".ftl", ".rst")
+"""Formats in which some signs are marks, so a translation that has them is flagged and not written."""
 MAX_FILES = 100
 LETTERS = st.sampled_from("ab1 \\`*_[]<>&;#|~!-+=.:(){}$%é\"'/@?,^\n") | st.characters(codec="utf-8", exclude_categories=["Cc"])
 
@@ -43,11 +43,10 @@ def test_small_files_obey_the_laws(suffix: str) -> None:
                 check_laws(parse, content.replace("\n", newline).encode(encoding))
 
 
-@pytest.mark.parametrize("suffix", INSIDE)
+@pytest.mark.parametrize("suffix", [suffix for suffix in INSIDE if suffix not in MARKED])
 @given(text=st.text(LETTERS, min_size=1, max_size=15))
 def test_any_text_reads_as_written(suffix: str, text: str) -> None:
     parse = get_parser(f"a{suffix}")
-    text = text.translate(str.maketrans("", "", UNWRITABLE.get(suffix, "")))
     for number, place in enumerate(INSIDE[suffix] or [str]):
         if (suffix, number) in SYNTAX:
             continue
