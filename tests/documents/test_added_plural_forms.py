@@ -162,3 +162,10 @@ def test_template_may_state_the_language_of_its_sources() -> None:
 def test_catalogs_of_a_language_keep_their_headers() -> None:
     content = TEMPLATE.replace("CHARSET", "UTF-8").replace("INTEGER; plural=EXPRESSION", "2; plural=(n > 1)").encode()
     assert add_plural_forms(po.parse(content), po.parse, "ru").content == content
+
+
+def test_catalog_with_translations_keeps_its_language() -> None:
+    """Otherwise its translations would stand in a catalog of another language."""
+    polish = b'msgid ""\nmsgstr "Language: pl\\n"\n\nmsgid "Open"\nmsgstr "Otw\xc3\xb3rz"\n'
+    assert add_plural_forms(po.parse(polish), po.parse, "de").content == polish
+    assert b"Language: de" in add_plural_forms(po.parse(polish.replace(b"Otw\xc3\xb3rz", b"")), po.parse, "de").content

@@ -171,8 +171,9 @@ class _Catalog:
         quote: function from a text, and the columns before it, to its strings
         """
         is_template = self._header is None or _TEMPLATE.search(self._header_text) is not None
-        is_template |= self.language != "" and not is_same_language(self.language, language)
-        if not is_template and (self.language or _PLURAL_FORMS.search(self._header_text) or self._has_translation()):
+        has_translation = self._has_translation()
+        is_template |= self.language != "" and not is_same_language(self.language, language) and not has_translation
+        if not is_template and (self.language or _PLURAL_FORMS.search(self._header_text) or has_translation):
             return []
         header = complete_header(self._header_text, language)
         num_forms = get_plural_rule(language)[0]

@@ -161,7 +161,7 @@ def translate_document(
 
     Raises DataError for a document of other languages, and for one that cannot be written.
     """
-    _check_languages(document, options)
+    check_languages(document, options)
     document = add_common_rules(add_plural_forms(document, parse, options.target_language))
     selected = list_selected(document, options.scope, options.keys, options.source_language, options.target_language)
     redone = {unit.id for unit in selected if is_redone(unit, earlier, options.scope)}
@@ -309,7 +309,7 @@ def _count_edge_breaks(text: str) -> tuple[int, int]:
     return len(text) - len(text.lstrip("\n")), len(text) - len(text.rstrip("\n"))
 
 
-def _check_languages(document: Document, options: DocumentOptions) -> None:
+def check_languages(document: Document, options: DocumentOptions) -> None:
     """Raise DataError if a document states other languages than those of the translation.
 
     A PO file without a translation may also state the language of its sources, as templates do.

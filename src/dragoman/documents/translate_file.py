@@ -17,6 +17,7 @@ from dragoman.documents.translate_document import (
     DocumentOptions,
     TermCount,
     UnitResult,
+    check_languages,
     count_terms,
     is_redone,
     translate_document,
@@ -149,7 +150,9 @@ class FileTranslator:
         anchors: anchors of the file that other pages of its folder link to
         """
         parse = get_parser(path.name)
-        document = add_plural_forms(read_document(path), parse, self.options.target_language)
+        document = read_document(path)
+        check_languages(document, self.options)
+        document = add_plural_forms(document, parse, self.options.target_language)
         document.keep_anchors(anchors.names, anchors.is_hugo)
         output = output or self.name_output(path)
         if output.suffix.lower() not in (path.suffix.lower(), get_output_suffix(path)):
