@@ -43,7 +43,7 @@ from dragoman.text.accelerators import find_accelerator
 from dragoman.text.code_check import compare_codes
 from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
-from dragoman.text.inline_codes import CodedText, Element, Markup, Part, Point, list_equal_tags, read_inline
+from dragoman.text.inline_codes import CodedText, Markup, Point, iter_leaves, list_equal_tags, list_texts, read_inline
 from dragoman.text.inline_rules import InlineRules
 from dragoman.text.projection import split_units
 from dragoman.text.word_codes import mark_word_codes
@@ -251,7 +251,7 @@ def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[
         coded = [read_inline(text, unit.markup, unit.rules, language=options.source_language) for text in sides]
         has_codes = coded[0].has_codes
         plain_source, plain_text = map(_get_plain_text, coded)
-        words = ["".join(_list_texts(side.parts, with_codes=False)) for side in coded]
+        words = ["".join(list_texts(side.parts)) for side in coded]
         code_flags = compare_codes(*coded).flags
     flags: list[str] = list(check_translation(plain_source, plain_text, options.target_language, options.limits.length_ratios))
     if options.glossary is not None and any(use.form is None for use in options.glossary.check(plain_source, plain_text)):
@@ -283,26 +283,15 @@ def count_terms(results: Sequence[UnitResult], glossary: Glossary) -> list[TermC
 
 
 def _get_plain_text(text: CodedText) -> str:
-    """Return a text without tags."""
-    return "".join(_list_texts(text.parts))
+    """Return a text with its placeholders, without tags; with a space for a tag that stands for one."""
+    return "".join(
+        part if isinstance(part, str) else part.markup if part.text else " " * part.is_space for part in iter_leaves(text.parts)
+    )
 
 
 def _parse(unit: Unit, text: str) -> CodedText:
     """Return a text of a unit with its codes, without those inside words."""
     return mark_word_codes(read_inline(text, unit.markup, unit.rules))
-
-
-def _list_texts(parts: Sequence[Part], *, with_codes: bool = True) -> Iterator[str]:
-    """Yield the texts without tags. with_codes: also yield placeholders, and a space for a tag that stands for one"""
-    for part in parts:
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, Element):
-            yield from _list_texts(part.parts, with_codes=with_codes)
-        elif with_codes and part.text:
-            yield part.markup
-        elif with_codes and part.is_space:
-            yield " "
 
 
 def _count_edge_breaks(text: str) -> tuple[int, int]:

@@ -15,7 +15,17 @@ from typing import TypeGuard
 
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.unit_weights import Floats, weigh_units
-from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, list_markup, parse_text, write_parts
+from dragoman.text.inline_codes import (
+    CodedText,
+    Element,
+    Part,
+    Point,
+    escape,
+    iter_leaves,
+    list_markup,
+    parse_text,
+    write_parts,
+)
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.inline_tokens import tokenize_codes
 from dragoman.text.marks import MARK_CHARACTERS, can_hold_marks, ends_in_marks, restore_spaces, to_characters, to_marks
@@ -147,7 +157,7 @@ def read_placeholders(segment: CodedText) -> Reading:
     """
     if not segment.has_codes:
         return Reading(segment)
-    points = list(_list_points(segment.parts))
+    points = _list_points(segment.parts)
     if not points:
         return Reading(segment)
     if any(len(point.text) > MAX_WORD for point in points):
@@ -247,12 +257,8 @@ def _merge_points(parts: Sequence[Part], write: Callable[[Point], str | None]) -
         yield text
 
 
-def _list_points(parts: Sequence[Part]) -> Iterator[Point]:
-    for part in parts:
-        if isinstance(part, Element):
-            yield from _list_points(part.parts)
-        elif isinstance(part, Point):
-            yield part
+def _list_points(parts: Sequence[Part]) -> list[Point]:
+    return [part for part in iter_leaves(parts) if isinstance(part, Point)]
 
 
 def _list_placeholders(parts: Sequence[Part]) -> Iterator[str]:

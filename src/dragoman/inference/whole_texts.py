@@ -18,9 +18,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dragoman.inference.readings import Reading, place_codes, read_marks, read_placeholders, read_without_codes
+from dragoman.inference.text_division import Separator, divide, get_surface, read_codes
+from dragoman.inference.text_options import TextOptions
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 from dragoman.languages import is_spaced_language
@@ -29,17 +31,12 @@ from dragoman.text.code_check import NO_DIFFERENCE, CodeDifference, compare_code
 from dragoman.text.currency_signs import find_currency_signs, loses_currency
 from dragoman.text.glossary import TermUse, list_phrases
 from dragoman.text.guards import Check, check_translation
-from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_equal_tags, read_inline
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_equal_tags, list_texts, read_inline
 from dragoman.text.kept_terms import mark_kept_terms, mark_spans
 from dragoman.text.other_scripts import is_in_other_script, mark_same_words, mark_unread_words
 from dragoman.text.placeholders import may_have_codes
 from dragoman.text.target_language import find_target_language
 from dragoman.text.term_annotation import annotate_terms, has_marks
-
-if TYPE_CHECKING:
-    pass
-from dragoman.inference.text_division import Separator, divide, get_surface, read_codes
-from dragoman.inference.text_options import TextOptions
 
 KeptStatus = Literal["other_script", "target_language"]
 """Status of a segment that stays as it is: it is in a script of neither language, or in the target language already."""
@@ -376,7 +373,7 @@ def _translate_between_codes(
 ) -> Generator[LineRequest, Sequence[Translation], None]:
     """Translate the pieces between the codes of segments one by one. A segment that fails again stays in its language."""
     pieces = {
-        index: [_cut_piece(text)[1] for text in _list_texts(segments[index].parts) if _has_word(text)] for index in indices
+        index: [_cut_piece(text)[1] for text in list_texts(segments[index].parts) if _has_word(text)] for index in indices
     }
     lines = tuple(dict.fromkeys(chain.from_iterable(pieces.values())))
     translations = dict(zip(lines, (yield LineRequest(lines, options.attention)), strict=True)) if lines else {}
@@ -399,15 +396,6 @@ def _cut_piece(text: str) -> tuple[str, str, str]:
     start = len(text) - len(text.lstrip(" \t\r\n\xa0.,:;!?)]}\u00bb\u201d\u2019\u3001\u3002\uff0c\uff1a"))
     words = text[start:].rstrip(" \t\r\n\xa0,:;([{\u00ab\u201c\u3001\uff0c\uff1a")
     return text[:start], words, text[start + len(words) :]
-
-
-def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
-    """Yield the texts between codes."""
-    for part in parts:
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, Element):
-            yield from _list_texts(part.parts)
 
 
 def _replace_texts(parts: Sequence[Part], translations: Mapping[str, str]) -> Iterator[Part]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dragoman.text.inline_codes import CodedText, Element, Part, Point
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_texts
 from dragoman.text.references import count_sign, get_sign, is_invisible, read_reference
 from dragoman.text.word_codes import mark_word_codes
 
@@ -74,10 +74,10 @@ def compare_codes(source: CodedText, translation: CodedText) -> CodeDifference:
 
 def _list_lost_brackets(source: CodedText, translation: CodedText) -> Iterator[str]:
     """Yield a reference for each `<` and `>` of the source's text that the translation lacks."""
-    old = "".join(_list_texts(source.parts))
+    old = "".join(list_texts(source.parts))
     for character, reference in (("<", "&lt;"), (">", "&gt;")):
         if count := old.count(character):
-            yield from [reference] * (count - sum(text.count(character) for text in _list_texts(translation.parts)))
+            yield from [reference] * (count - sum(text.count(character) for text in list_texts(translation.parts)))
 
 
 def _compare(source: CodedText, translation: CodedText) -> CodeDifference:
@@ -94,7 +94,7 @@ def _compare(source: CodedText, translation: CodedText) -> CodeDifference:
     if any(code.startswith("&") for code in missing):
         missing = tuple(_list_lost(missing, source, translation))
     added = tuple(code for code in (new_codes - codes).elements() if code in codes or code.startswith(_STRONG_STARTS))
-    if added and (text := "".join(_list_texts(source.parts))):
+    if added and (text := "".join(list_texts(source.parts))):
         added = tuple(code for code in added if code not in text)  # as `$1` in `$1 each`
     moves = (Counter(places) - Counter(new_places)).elements() if not missing and not added else ()
     moved = tuple(code for _, code in moves if code not in gone)
@@ -104,7 +104,7 @@ def _compare(source: CodedText, translation: CodedText) -> CodeDifference:
 def _count_joined(side: CodedText, codes: Collection[str]) -> Counter[str]:
     """Return how often codes are in the texts of a side: joined to a word, they are read as text, but programs replace them."""
     lengths = {len(code) for code in codes if code.startswith(_SIGNS) and 1 < len(code) <= MAX_JOINED}
-    text = "\n".join(_list_texts(side.parts)) if lengths else ""
+    text = "\n".join(list_texts(side.parts)) if lengths else ""
     starts = (match.start() for match in _SIGN.finditer(text))
     pieces = ({text[start : start + length] for length in lengths} for start in starts)
     return Counter(piece for ends in pieces for piece in ends if piece in codes)
@@ -112,7 +112,7 @@ def _count_joined(side: CodedText, codes: Collection[str]) -> Counter[str]:
 
 def _list_lost(missing: Sequence[str], source: CodedText, translation: CodedText) -> Iterator[str]:
     """Yield the codes that are lost. A reference is not if the translation has its sign, or a variant, as a character."""
-    old, new = ("".join(_list_texts(side.parts)) for side in (source, translation))
+    old, new = ("".join(list_texts(side.parts)) for side in (source, translation))
     surplus: dict[str, int] = {}  # signs of the translation that the source lacks as characters
     for code in missing:
         sign = get_sign(read_reference(code))
@@ -122,14 +122,6 @@ def _list_lost(missing: Sequence[str], source: CodedText, translation: CodedText
             surplus[sign] -= 1
         else:
             yield code
-
-
-def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
-    for part in parts:
-        if isinstance(part, Element):
-            yield from _list_texts(part.parts)
-        elif isinstance(part, str):
-            yield part
 
 
 def _list_places(parts: Sequence[Part], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -116,7 +116,7 @@ class CodedText:
     @property
     def has_text(self) -> bool:
         """Return whether there is text or a placeholder."""
-        return _has_text(self.parts)
+        return any(part.strip() if isinstance(part, str) else part.text for part in iter_leaves(self.parts))
 
     @cached_property
     def clean(self) -> CleanText:
@@ -132,15 +132,18 @@ class CodedText:
         return "".join(write_parts(self.parts, is_escaped=self.is_escaped))
 
 
-def _has_text(parts: Sequence[Part]) -> bool:
+def iter_leaves(parts: Sequence[Part]) -> Iterator[str | Point]:
+    """Yield the texts and the points in order, those inside elements too."""
     for part in parts:
-        if isinstance(part, str):
-            has_text = bool(part.strip())
+        if isinstance(part, Element):
+            yield from iter_leaves(part.parts)
         else:
-            has_text = bool(part.text) if isinstance(part, Point) else _has_text(part.parts)
-        if has_text:
-            return True
-    return False
+            yield part
+
+
+def list_texts(parts: Sequence[Part]) -> list[str]:
+    """Return the texts between codes."""
+    return [part for part in iter_leaves(parts) if isinstance(part, str)]
 
 
 def escape(text: str) -> str:
