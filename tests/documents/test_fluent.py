@@ -58,6 +58,16 @@ def test_patterns_and_variants_are_texts() -> None:
     assert document.skipped == {"messages with a selector inside a text": 1}
 
 
+def test_variants_of_the_language_are_added() -> None:
+    content = b"a = { $n ->\n    [one] { $n } file\n   *[other] { $n } files\n}\nb = Text\n"
+    document = add_plural_forms(parse_ftl(content), parse_ftl, "pl")
+    assert document.content == (
+        b"a = { $n ->\n    [one] { $n } file\n   [few] { $n } files\n   [many] { $n } files\n   *[other] { $n } files\n}\n"
+        b"b = Text\n"
+    )
+    assert [unit.plural_form for unit in document.units] == ["one", "few", "many", "other", ""]
+
+
 def test_blank_lines_in_a_variant_are_one_step() -> None:
     def count_steps(content: str) -> int:
         calls: list[None] = []
