@@ -30,7 +30,7 @@ class CapitalTranslator:
 
     suffix, dropped: text that it adds, and a word that it leaves out
     calls: lines and options of each call
-    gate: calls wait until it is set
+    gate, reached: calls wait until the first is set, and set the second before
     """
 
     def __init__(self, suffix: str = "", dropped: str = "") -> None:
@@ -38,6 +38,7 @@ class CapitalTranslator:
         self.calls: list[tuple[list[str], dict[str, Any]]] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.reached = threading.Event()
         self.metadata = BundleMetadata()
         card = {"purpose": "Letters", "license": "CC0-1.0", "examples": ["One day."]}
         self.recipe = make_recipe({"name": "capitals", "card": card})
@@ -46,6 +47,7 @@ class CapitalTranslator:
 
     def translate(self, lines: Sequence[str], *, attention: bool = False, **decoding: Any) -> list[Translation]:
         """Return the lines in capital letters, with as many alternatives as `nbest` asks for."""
+        self.reached.set()
         self.gate.wait(120)
         self.calls.append((list(lines), decoding))
         if any("fail" in line for line in lines):

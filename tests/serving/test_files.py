@@ -176,8 +176,7 @@ def test_job_ends_with_an_error_if_its_process_or_a_file_is_gone(tmp_path: Path,
         (tmp_path / "process-killed").mkdir()  # no process has its lock any more
         translator.gate.clear()
         job_id = client.post("/v1/files", **fields).json()["id"]
-        while client.get(f"/v1/files/{job_id}").json()["status"] != "translating":
-            time.sleep(0.01)
+        assert translator.reached.wait(60)  # so the job writes no state
         path = tmp_path / job_id / "state"
         original = path.read_text(encoding="utf-8")
         for name in ("process-killed", "process-stopped"):
