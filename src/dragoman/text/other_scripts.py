@@ -29,7 +29,7 @@ _PART_OF_WORD = rf"[^\W{UNSPACED}]|[\u0300-\u036f{_INDICES}]"
 _WORD = re.compile(rf"(?:{_PART_OF_WORD})++|[^\w\s]")
 _GAP = re.compile(r"[^\w<>&\n]{1,3}")
 MAX_WORD = 500
-"""Most characters of a word of a language"""
+"""Most characters of a word. A longer one is data."""
 _LONG_WORD = re.compile(rf"[^\s{UNSPACED}]{{{MAX_WORD + 1},}}+")
 
 
