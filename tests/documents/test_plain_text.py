@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import textwrap
 
-from document_checks import check_laws
+import pytest
+from document_checks import check_laws, translate_content
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents import plain_text
 from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.formats import parse_document
+from dragoman.documents.reading import MAX_TEXT
 from dragoman.documents.unit_selection import list_selected
 
 TEXT = """TITLE
@@ -61,3 +64,22 @@ def test_any_text_obeys_the_laws(paragraphs: list[str], width: int) -> None:
 def test_formula_of_variables_is_no_language() -> None:
     document = plain_text.parse(b"a \xc3\xb7 b = c\n\nx = 10\n\nI am here\n\nA - B\n\nx = 2.5\n")
     assert [unit.source for unit in list_selected(document, "all")] == ["I am here", "A - B", "x = 2.5"]
+
+
+@pytest.mark.parametrize("separator", [" ", "\n"])
+def test_long_paragraph_is_translated_in_parts(separator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_text, "MAX_CHARACTERS", 200)
+    content = separator.join(f"The rain fell on town {number}." for number in range(100))
+    translation = translate_content("book.txt", content, lambda text: text.replace("rain", "snow"))
+    assert translation.content.decode() == content.replace("rain", "snow")
+    sources = [result.unit.source for result in translation.results]
+    assert max(map(len, sources)) < 200 + len("The rain fell on town 100.\n")
+    assert {source[-1] for source in sources} == {"."}
+
+
+@pytest.mark.parametrize("text", ["a", "雨", "雨。", "It fell. ", "It fell.\n"])
+def test_paragraph_beyond_one_text_is_read(text: str) -> None:
+    content = text * (MAX_TEXT // len(text) + 1)
+    document = parse_document("book.txt", content.encode())
+    translations = {unit.id: UnitTranslation(unit.source.upper()) for unit in document.units}
+    assert write_document(document, translations).decode() == content.upper()

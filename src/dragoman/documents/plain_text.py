@@ -1,7 +1,8 @@
 """Plain text files: paragraphs between blank lines, and items of lists.
 
 A paragraph that is wrapped at a column is read as one line, and its translation is wrapped there again. In any other one, each
-line is translated by itself. Indents, bullets and numbers at the start of a line stay as they are.
+line is translated by itself. Indents, bullets and numbers at the start of a line stay as they are. A long paragraph is several
+texts, which end at the ends of sentences.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from itertools import groupby, pairwise
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
-from dragoman.documents.reading import check_parts, check_texts
+from dragoman.documents.reading import check_texts
+from dragoman.text.sentences import Span, cut_long_spans, split_sentences
 
 WRAP_WIDTHS = (50, 120)
 """Fewest and most columns of the longest line of a wrapped paragraph."""
+MAX_CHARACTERS = 100_000
+"""Most characters of a part of a line. A text of several lines ends with the first sentence behind them."""
 
+_SENTENCE_ENDS = tuple(".!?…:”。！？")
 _BULLET = r"(?:[-*+•–—>#|]+|\(?\d{1,3}[.)]|[a-zA-Z][.)])(?:[ \t]+|$)"
 _LINE_START = re.compile(rf"[ \t]*(?P<bullet>{_BULLET})?")
 _BREAK = re.compile(rf"(?<![ \t]) (?![ \t]|{_BULLET})")
@@ -25,12 +30,17 @@ _BREAK = re.compile(rf"(?<![ \t]) (?![ \t]|{_BULLET})")
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Line of a file. start, end: characters of its text. column: of the first one"""
+    """Line of a file, or part of a long one.
+
+    start, end: characters of its text
+    column: column of the first one
+    begins_text: whether it is the item of a list, or no first part
+    """
 
     start: int
     end: int
     column: int
-    has_bullet: bool
+    begins_text: bool
     text: str
 
     @property
@@ -73,29 +83,44 @@ def parse(content: bytes) -> Document:
 
 
 def _read_blocks(text: str) -> Iterator[list[_Line]]:
-    """Yield the lines of each paragraph and of each item of a list."""
+    """Yield the lines of each paragraph and of each item of a list. A long one ends where a sentence and its line do."""
     for is_text, paragraph in groupby(_read_lines(text), key=lambda line: bool(line.text)):
         if is_text:
             block: list[_Line] = []
             for line in paragraph:
-                if block and line.has_bullet:
+                size = line.end - block[0].start if block else 0
+                is_full = size > MAX_CHARACTERS and (size > 2 * MAX_CHARACTERS or block[-1].text.endswith(_SENTENCE_ENDS))
+                if block and (line.begins_text or is_full):
                     yield block
                     block = []
                 block.append(line)
-                check_parts(len(block), "paragraph")
             yield block
 
 
 def _read_lines(text: str) -> Iterator[_Line]:
-    """Yield the lines."""
+    """Yield the lines, and parts of long ones."""
     position = 0
     for content in split_lines(text):
         match = _LINE_START.match(content)
         assert match is not None
         stripped = content[match.end() :].rstrip()
-        start = position + match.end()
-        yield _Line(start, start + len(stripped), match.end(), match["bullet"] is not None, stripped)
+        for first, last in _divide(stripped):
+            column = match.end() + first
+            is_start = match["bullet"] is not None or first > 0
+            yield _Line(position + column, position + match.end() + last, column, is_start, stripped[first:last])
         position += len(content)
+
+
+def _divide(line: str) -> list[Span]:
+    """Return the parts of a line, which have whole sentences if these are not too long."""
+    if len(line) <= MAX_CHARACTERS:
+        return [(0, len(line))]
+    parts: list[Span] = []
+    for start, end in cut_long_spans(line, split_sentences(line, ""), (), MAX_CHARACTERS):
+        if parts and end - parts[-1][0] <= MAX_CHARACTERS:
+            start = parts.pop()[0]
+        parts.append((start, end))
+    return parts
 
 
 def _is_wrapped(block: Sequence[_Line]) -> bool:
