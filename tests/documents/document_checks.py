@@ -7,7 +7,7 @@ import io
 import zipfile
 from collections.abc import Callable, Mapping
 
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.special_tokens import METASPACE
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, check_written, write_document
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import DocumentOptions, DocumentTranslation, translate_document

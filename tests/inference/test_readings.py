@@ -16,7 +16,7 @@ from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.inference.text_options import TextOptions
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, translate_texts
-from dragoman.tasks.translation import TranslationStatus
+from dragoman.tasks.translation_status import TranslationStatus
 from dragoman.text.inline_codes import Markup
 from expected_errors import raises_code
 from random_bundles import random_bundle

@@ -31,7 +31,7 @@ from dragoman.formats.text import read_lines
 from dragoman.inference import synthetic_data
 from dragoman.inference.synthetic_data import Augmentation, augment
 from dragoman.tasks.mbr import rerank_by_mbr
-from dragoman.tasks.translation import TranslationStatus
+from dragoman.tasks.translation_status import TranslationStatus
 from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")

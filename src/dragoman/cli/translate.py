@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translator import Translator
     from dragoman.runtime.device_options import DeviceOptions
-    from dragoman.tasks.translation import TranslationStatus
+    from dragoman.tasks.translation_status import TranslationStatus
     from dragoman.text.glossary import Glossary
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.special_tokens import METASPACE
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.errors import BundleError
 

@@ -13,9 +13,8 @@ from dragoman.conversion.source_files import SourceFiles
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
-from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
+from dragoman.data.tokenization.special_tokens import METASPACE, SPECIAL_IDS
 from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, parse_codes
-from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.errors import DataError

@@ -21,8 +21,7 @@ from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.added_tokens import SplitRules
 from dragoman.data.tokenization.byte_level_bpe import BYTE_ALPHABET, ByteLevelBpeScheme
 from dragoman.data.tokenization.sentencepiece_proto import build_model, read_charsmap
-from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.special_tokens import METASPACE, SPECIAL_IDS
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.errors import BundleError
 

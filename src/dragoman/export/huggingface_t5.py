@@ -29,8 +29,7 @@ from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
 from dragoman.data.tokenization.sentencepiece_proto import read_charsmap, read_model_type, read_pieces
-from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, METASPACE, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.export.result import check_is_translator, check_unique_pieces, unsupported

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate
 
-from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, UNKNOWN_ID
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.special_tokens import METASPACE, SPECIAL_IDS, UNKNOWN_ID
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.decoding.phrase import Phrase, PhraseGroup
 from dragoman.errors import DataError

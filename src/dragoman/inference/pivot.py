@@ -12,7 +12,7 @@ from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 from dragoman.inference.translator import Translator
 from dragoman.languages import is_same_language
-from dragoman.tasks.translation import TranslationStatus
+from dragoman.tasks.translation_status import TranslationStatus
 
 UNTRANSLATED_STATUSES = ("empty", "too_long")
 """Statuses of a first step without an output, which the second step cannot translate."""

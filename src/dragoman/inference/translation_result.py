@@ -12,9 +12,8 @@ from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.errors import DataError
 from dragoman.inference.segmentation import join_segments
 from dragoman.io.json_fields import HIDDEN, OPTIONAL
-from dragoman.io.storage import write_lines
 from dragoman.languages import is_spaced_language
-from dragoman.tasks.translation import TranslationStatus
+from dragoman.tasks.translation_status import TranslationStatus
 from dragoman.word_aligner import Link
 
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ class AttentionPage:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the page to a file. Raises OutputError if the file exists and `overwrite` is false."""
+        from dragoman.io.storage import write_lines
+
         write_lines(Path(path), [self.html.rstrip("\n")], overwrite=overwrite)
 
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.special_tokens import METASPACE
 from dragoman.inference.translation_result import Translation
 from dragoman.text.projection import MAX_CELLS, UnitPair, UnitText
 

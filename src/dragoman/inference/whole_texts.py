@@ -18,15 +18,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dragoman.inference.readings import Reading, place_codes, read_marks, read_placeholders, read_without_codes
 from dragoman.inference.text_division import Separator, divide, get_surface, read_codes
 from dragoman.inference.text_options import TextOptions
-from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 from dragoman.languages import is_spaced_language
-from dragoman.tasks.translation import TranslationStatus
+from dragoman.tasks.translation_status import TranslationStatus
 from dragoman.text.code_check import NO_DIFFERENCE, CodeDifference, compare_codes
 from dragoman.text.currency_signs import find_currency_signs, loses_currency
 from dragoman.text.glossary import TermUse, list_phrases
@@ -37,6 +36,9 @@ from dragoman.text.other_scripts import is_in_other_script, mark_same_words, mar
 from dragoman.text.placeholders import may_have_codes
 from dragoman.text.target_language import find_target_language
 from dragoman.text.term_annotation import annotate_terms, has_marks
+
+if TYPE_CHECKING:
+    from dragoman.inference.translation_constraints import TranslationConstraints
 
 KeptStatus = Literal["other_script", "target_language"]
 """Status of a segment that stays as it is: it is in a script of neither language, or in the target language already."""
@@ -125,6 +127,8 @@ class LineRequest:
         """Return the constraints of each line, by its marks and terms; None if no line has any."""
         if not self.keep_marks and not self.terms:
             return None
+        from dragoman.inference.translation_constraints import TranslationConstraints  # imported late: it imports the search
+
         return [
             TranslationConstraints(terms=groups, skip_infeasible=True, keep_marks=self.keep_marks)
             if groups or self.keep_marks

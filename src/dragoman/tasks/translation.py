@@ -26,21 +26,11 @@ from dragoman.tasks.forced_decoding import ForcedDecoder
 from dragoman.tasks.generation import BatchSearch, MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.tasks.mbr import UtilityFn, build_candidate_search, rerank_by_mbr
+from dragoman.tasks.translation_status import TranslationStatus
 
 if TYPE_CHECKING:
     from dragoman.evaluation.metrics import Score
 
-TranslationStatus = Literal["ok", "truncated", "short", "repetition", "copied", "empty", "too_long"]
-"""Outcome of one line:
-
-    ok          the output ends by itself
-    truncated   the output reached the longest allowed length
-    short       the output ends by itself, but has far fewer tokens than its source (decoding.min_length_ratio)
-    repetition  the output repeated itself, and the search stopped it
-    copied      the output is a copy of the source
-    empty       the source or the output has no text
-    too_long    the line was not translated, because its source is longer than the model reads
-"""
 MIN_SHORT_SOURCE_TOKENS = 20
 """Sources with fewer tokens never have the status `short`, because the length ratios of short lines vary widely."""
 # Runs of letters; in Chinese and Japanese, which have no spaces, single characters.

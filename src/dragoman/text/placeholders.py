@@ -10,7 +10,7 @@ import html
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from dragoman.text.inline_rules import BRACKET, COMMON_RULES, InlineRules
@@ -48,20 +48,26 @@ class FoundCode:
 
 @dataclass(frozen=True)
 class _Style:
-    """Style of a code. family: name under which rules disable it. option: name under which rules enable it, or empty"""
+    """Style of a code.
 
-    pattern: re.Pattern[str]
+    expression: its regular expression; there are many, and most files need few of them
+    family: name under which rules disable it
+    option: name under which rules enable it, or empty
+    """
+
+    expression: str
     family: str = "variable"
     option: str = ""
     kind: CodeKind = "code"
 
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Pattern of the code."""
+        return re.compile(self.expression)
+
 
 Styles = Mapping[str, tuple[_Style, ...]]
 """Styles by first character."""
-
-
-def _style(pattern: str, family: str = "variable", *, option: str = "", kind: CodeKind = "code") -> _Style:
-    return _Style(re.compile(pattern), family, option, kind)
 
 
 _WIDTH = r"(?:\d++|\*(?:\d++\$)?+)?+(?:\.(?:\d++|\*)?+)?+"
@@ -91,164 +97,164 @@ _LATEX_COMMANDS = "(?:eq|page|c|C|auto|name)?ref|cite[a-z]*+|label|url|input|inc
 """Commands of LaTeX whose argument is a name, and no text."""
 _STYLES: dict[str, tuple[_Style, ...]] = {
     "%": (
-        _style(r"(?:%[0-9A-F]{2}){2,}+", "address"),
-        _style(r"%[A-Z_]{2,40}%(?:\\[\w.$-]*\w)++", "address"),
-        _style(r"%%[A-Za-z_][A-Za-z0-9_]++%%", "printf"),
-        _style(r"%%", "printf"),
-        _style(r"%\([\w. -]++\)(?:[-+#0]*+\d*+(?:\.\d++)?+[diouxXeEfFgGcrsa]|[ ][diouxXeEfFgGcrsa](?![A-Za-z]))?+", "printf"),
-        _style(r"%#@\w+@", "printf"),
-        _style(r"%~[a-z]*+\d(?!\d)", "printf"),
-        _style(r"%[-+#0]*+\d*+(?:\.\d++)?+<PRI\w++>", "printf"),
-        _style(r"%<\w++>(?:[-+#0]*+\d*+(?:\.\d++)?+[A-Za-z](?![A-Za-z]))?+", "printf"),
-        _style(r"%[-+^#0]*+\{[^{}\s]++\}"),
-        _style(r"%\[[A-Za-z]\w*+\][sdf](?![A-Za-z])", "printf"),
-        _style(r"%[-+#0]*+\[\d++\](?:\*|\d++)?+(?:\.(?:\[\d++\]\*|\d*+))?+[A-Za-z]", "printf"),
-        _style(r"%\d++![^!\s]{1,10}!|%\d++:[-.\d*]*+[dusxfegnmp](?![A-Za-z])|%\|[^|%\s]++\|%?", "printf"),
-        _style(r"%[<>]|%q[A-Z+#]?(?![a-z])", "printf", option="gcc"),
-        _style(r"%[A-Za-z_][\w.-]{1,60}%(?![%\d]|[A-Za-z](?![A-Za-z]))"),
-        _style(r"%\d++%(?![%\d])", "printf"),
-        _style(r"%[-_0^#]?[A-Za-z](?:[:/.-]%[-_0^#]?[A-Za-z](?![A-Za-z0-9]))++", "printf"),
-        _style(rf"{_FLAGS}(?:[@diouxXeEfFgGcspnaA]|[tT][A-Za-z])(?![A-Za-z0-9])", "printf"),
-        _style(r"%L?\d{1,2}(?!\d)", "printf"),
-        _style(r"(?<!\d)%[-_0^#+]?[A-Za-z](?![A-Za-z0-9])", "printf"),
-        _style(r"% [-+#0]*+\d*+(?:\.\d++)?+l{0,2}[diouxXeEfFgG](?![A-Za-z])", "printf", option="spaces"),
-        _style(r"(?<!\d)%[A-Za-z][A-Za-z0-9_]*+", "printf"),
+        _Style(r"(?:%[0-9A-F]{2}){2,}+", "address"),
+        _Style(r"%[A-Z_]{2,40}%(?:\\[\w.$-]*\w)++", "address"),
+        _Style(r"%%[A-Za-z_][A-Za-z0-9_]++%%", "printf"),
+        _Style(r"%%", "printf"),
+        _Style(r"%\([\w. -]++\)(?:[-+#0]*+\d*+(?:\.\d++)?+[diouxXeEfFgGcrsa]|[ ][diouxXeEfFgGcrsa](?![A-Za-z]))?+", "printf"),
+        _Style(r"%#@\w+@", "printf"),
+        _Style(r"%~[a-z]*+\d(?!\d)", "printf"),
+        _Style(r"%[-+#0]*+\d*+(?:\.\d++)?+<PRI\w++>", "printf"),
+        _Style(r"%<\w++>(?:[-+#0]*+\d*+(?:\.\d++)?+[A-Za-z](?![A-Za-z]))?+", "printf"),
+        _Style(r"%[-+^#0]*+\{[^{}\s]++\}"),
+        _Style(r"%\[[A-Za-z]\w*+\][sdf](?![A-Za-z])", "printf"),
+        _Style(r"%[-+#0]*+\[\d++\](?:\*|\d++)?+(?:\.(?:\[\d++\]\*|\d*+))?+[A-Za-z]", "printf"),
+        _Style(r"%\d++![^!\s]{1,10}!|%\d++:[-.\d*]*+[dusxfegnmp](?![A-Za-z])|%\|[^|%\s]++\|%?", "printf"),
+        _Style(r"%[<>]|%q[A-Z+#]?(?![a-z])", "printf", option="gcc"),
+        _Style(r"%[A-Za-z_][\w.-]{1,60}%(?![%\d]|[A-Za-z](?![A-Za-z]))"),
+        _Style(r"%\d++%(?![%\d])", "printf"),
+        _Style(r"%[-_0^#]?[A-Za-z](?:[:/.-]%[-_0^#]?[A-Za-z](?![A-Za-z0-9]))++", "printf"),
+        _Style(rf"{_FLAGS}(?:[@diouxXeEfFgGcspnaA]|[tT][A-Za-z])(?![A-Za-z0-9])", "printf"),
+        _Style(r"%L?\d{1,2}(?!\d)", "printf"),
+        _Style(r"(?<!\d)%[-_0^#+]?[A-Za-z](?![A-Za-z0-9])", "printf"),
+        _Style(r"% [-+#0]*+\d*+(?:\.\d++)?+l{0,2}[diouxXeEfFgG](?![A-Za-z])", "printf", option="spaces"),
+        _Style(r"(?<!\d)%[A-Za-z][A-Za-z0-9_]*+", "printf"),
     ),
     "{": (
-        _style(r"\{\{\{[^{}]*+\}\}\}"),
-        _style(r"\{\{(?:[^{}]|\{[^{}]*+\}|\{\{[^{}]*+\}\})*+\}\}"),
-        _style(r"\{%[^{}]*+(?<=%)\}|\{![^{}]*+(?<=!)\}|\{#[^{}]*+(?<=#)\}"),
-        _style(r"\{\w++\}\|(?:plural|ordinal|gender)\([^()]*+\)"),
-        _style(rf"\{{(?!{_REMARKS}\}})[^{{}}\s]*+\}}"),
-        _style(r"\{[^{}\s]*+(?:\{[^{}\s]*+\}[^{}\s]*+)++\}"),
-        _style(rf"\{{\s*+[\w.$-]+\s*+,\s*+(?:{_ICU_TYPES})(?!\w)[^{{}}]*+\}}"),
-        _style(rf"(?=\{{\s*+[\w.$-]+\s*+,\s*+(?:{_BRANCH_TYPES})\s*+,){_NESTED}"),
-        _style(rf"\{{(?!{_REMARKS}\}})\s*+[$-]?[\w.\[\]$]+(?:-[\w.]+)*+\s*+\}}"),
-        _style(r"""\{\s*+(?:"[^"{}]*+"|'[^'{}]*+')\s*+\}"""),
-        _style(r"""\{\s*+(?:[A-Z][A-Z0-9_-]++|-[A-Za-z][\w-]*+)\((?:[^(){}"]|"[^"{}]*+")*+\)\s*+\}"""),
-        _style(r"\{\s*+[\w.\[\]$]+\s*+(?:![rsa])?:(?!\s)[^{}]*+\}"),
-        _style(r"\{\s*+[\w.$]+\s*+\|[^{}]*+\}"),
-        _style(r"\{@\w++[^{}]*+\}|\{(?=[^{}$]*+\$[A-Za-z_])[a-z][^{}]*+\}"),
-        _style(rf"(?=\{{\s*+\$[\w-]++\s*+->){_NESTED}"),
+        _Style(r"\{\{\{[^{}]*+\}\}\}"),
+        _Style(r"\{\{(?:[^{}]|\{[^{}]*+\}|\{\{[^{}]*+\}\})*+\}\}"),
+        _Style(r"\{%[^{}]*+(?<=%)\}|\{![^{}]*+(?<=!)\}|\{#[^{}]*+(?<=#)\}"),
+        _Style(r"\{\w++\}\|(?:plural|ordinal|gender)\([^()]*+\)"),
+        _Style(rf"\{{(?!{_REMARKS}\}})[^{{}}\s]*+\}}"),
+        _Style(r"\{[^{}\s]*+(?:\{[^{}\s]*+\}[^{}\s]*+)++\}"),
+        _Style(rf"\{{\s*+[\w.$-]+\s*+,\s*+(?:{_ICU_TYPES})(?!\w)[^{{}}]*+\}}"),
+        _Style(rf"(?=\{{\s*+[\w.$-]+\s*+,\s*+(?:{_BRANCH_TYPES})\s*+,){_NESTED}"),
+        _Style(rf"\{{(?!{_REMARKS}\}})\s*+[$-]?[\w.\[\]$]+(?:-[\w.]+)*+\s*+\}}"),
+        _Style(r"""\{\s*+(?:"[^"{}]*+"|'[^'{}]*+')\s*+\}"""),
+        _Style(r"""\{\s*+(?:[A-Z][A-Z0-9_-]++|-[A-Za-z][\w-]*+)\((?:[^(){}"]|"[^"{}]*+")*+\)\s*+\}"""),
+        _Style(r"\{\s*+[\w.\[\]$]+\s*+(?:![rsa])?:(?!\s)[^{}]*+\}"),
+        _Style(r"\{\s*+[\w.$]+\s*+\|[^{}]*+\}"),
+        _Style(r"\{@\w++[^{}]*+\}|\{(?=[^{}$]*+\$[A-Za-z_])[a-z][^{}]*+\}"),
+        _Style(rf"(?=\{{\s*+\$[\w-]++\s*+->){_NESTED}"),
     ),
     "$": (
-        _style(
+        _Style(
             r"\$(?:\{[A-Z_]++\}|(?:[A-Z]++_)*+(?:HOME|[A-Z]*(?:DIR|PATH|ROOT)|PWD|TE?MP))(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?",
             "address",
         ),
-        _style(r"\$\{\{[^{}]*+\}\}"),
-        _style(r"\$\{(?:[^{}]|\{[^{}]*+\})*+\}"),
-        _style(r"\$t\((?:[^()]|\([^()]*+\))*+\)"),
-        _style(r"\$\([^()\s]++\)"),
-        _style(r"\$\[\w++\]"),
-        _style(r"\$\\[rnt]", kind="break"),
-        _style(r"\$\$\w++\$\$"),
-        _style(r"(?<![A-Za-z])\$[A-Za-z_]\w*+(?:(?:\.|->)\w+|\['\w+'\]|\[\"?\w+\"?\])*+\$?"),
-        _style(r"(?<![A-Za-z])\$[1-9](?!\d|[.,]\d)(?! (?:million|billion|thousand|off|per|each|a|an)\b)", option="$1"),
+        _Style(r"\$\{\{[^{}]*+\}\}"),
+        _Style(r"\$\{(?:[^{}]|\{[^{}]*+\})*+\}"),
+        _Style(r"\$t\((?:[^()]|\([^()]*+\))*+\)"),
+        _Style(r"\$\([^()\s]++\)"),
+        _Style(r"\$\[\w++\]"),
+        _Style(r"\$\\[rnt]", kind="break"),
+        _Style(r"\$\$\w++\$\$"),
+        _Style(r"(?<![A-Za-z])\$[A-Za-z_]\w*+(?:(?:\.|->)\w+|\['\w+'\]|\[\"?\w+\"?\])*+\$?"),
+        _Style(r"(?<![A-Za-z])\$[1-9](?!\d|[.,]\d)(?! (?:million|billion|thousand|off|per|each|a|an)\b)", option="$1"),
     ),
     "@": (
-        _style(r"@(?:\.\w+)?:(?:\([\w.]+\)|\{'[^'{}]*+'\}|\w+(?:\.\w+)*+)"),
-        _style(r"@\{[^{}]*+\}|(?<![\w@])@[a-z]++\{[^{}]*+\}"),
-        _style(r"""@[a-z]\w*+\(\s*+(?:'[^'()]*+'|"[^"()]*+")\s*+\)"""),
-        _style(r"(?<![\w@])@@?[A-Za-z_]\w*+@@?(?!\w)|(?<!\w)@\([\w.]++\)", "name"),
-        _style(rf"(?<![\w@./])@@?{_NAME}(?:[./-]\w++)*+(?!\w)", "name"),
-        _style(r"(?:\A|(?<=\n))@[A-Za-z_][\w-]*+(?:[./][\w-]+)*+", "name"),
-        _style(r"(?<![\w@./])@[A-Za-z_][\w-]*+(?:[./][\w-]+)*+", "name", option="@name"),
+        _Style(r"@(?:\.\w+)?:(?:\([\w.]+\)|\{'[^'{}]*+'\}|\w+(?:\.\w+)*+)"),
+        _Style(r"@\{[^{}]*+\}|(?<![\w@])@[a-z]++\{[^{}]*+\}"),
+        _Style(r"""@[a-z]\w*+\(\s*+(?:'[^'()]*+'|"[^"()]*+")\s*+\)"""),
+        _Style(r"(?<![\w@])@@?[A-Za-z_]\w*+@@?(?!\w)|(?<!\w)@\([\w.]++\)", "name"),
+        _Style(rf"(?<![\w@./])@@?{_NAME}(?:[./-]\w++)*+(?!\w)", "name"),
+        _Style(r"(?:\A|(?<=\n))@[A-Za-z_][\w-]*+(?:[./][\w-]+)*+", "name"),
+        _Style(r"(?<![\w@./])@[A-Za-z_][\w-]*+(?:[./][\w-]+)*+", "name", option="@name"),
     ),
     "[": (
-        _style(r"\[X\d+X\]"),
-        _style(r"\[%[^\[\]]*+(?<=%)\]"),
-        _style(r"\[\[[^\[\]\n]++\]\]"),
-        _style(r"""\[[A-Za-z][\w-]*+(?:\s++[\w-]++=(?:"[^"\[\]]*+"|'[^'\[\]]*+'|[^\s"'\[\]]++))++\s*+/?\](?!\()""", "bracket"),
-        _style(r"\[\^?[^\[\]\s]++\]_{1,2}(?!\w)|\[\^[^\[\]\s]++\]"),
-        _style(r"\[(?:_\d+|[\w*#]+,_?\d+[^\[\]]*+)\]"),
-        _style(rf"\[(?:{_VARIABLES})\](?!\()", "bracket"),
-        _style(r"\[(?=[A-Za-z][\w-]*+[.:]\w)[\w.:-]++(?<=\w)\](?!\()|\[/?[#@][A-Za-z][^\[\]\n]*+\](?!_)", "bracket"),
-        _style(r"\[(?!and/or\]|he/she\]|his/her\])[A-Za-z]\w*+(?:/\w++)++\](?!\()", "bracket"),
-        _style(r"\[[A-Za-z]*_\w*+\](?!\()|\[[a-z]+[A-Z]\w*+\](?!\()", "bracket"),
-        _style(BRACKET, "bracket", option="brackets"),
+        _Style(r"\[X\d+X\]"),
+        _Style(r"\[%[^\[\]]*+(?<=%)\]"),
+        _Style(r"\[\[[^\[\]\n]++\]\]"),
+        _Style(r"""\[[A-Za-z][\w-]*+(?:\s++[\w-]++=(?:"[^"\[\]]*+"|'[^'\[\]]*+'|[^\s"'\[\]]++))++\s*+/?\](?!\()""", "bracket"),
+        _Style(r"\[\^?[^\[\]\s]++\]_{1,2}(?!\w)|\[\^[^\[\]\s]++\]"),
+        _Style(r"\[(?:_\d+|[\w*#]+,_?\d+[^\[\]]*+)\]"),
+        _Style(rf"\[(?:{_VARIABLES})\](?!\()", "bracket"),
+        _Style(r"\[(?=[A-Za-z][\w-]*+[.:]\w)[\w.:-]++(?<=\w)\](?!\()|\[/?[#@][A-Za-z][^\[\]\n]*+\](?!_)", "bracket"),
+        _Style(r"\[(?!and/or\]|he/she\]|his/her\])[A-Za-z]\w*+(?:/\w++)++\](?!\()", "bracket"),
+        _Style(r"\[[A-Za-z]*_\w*+\](?!\()|\[[a-z]+[A-Z]\w*+\](?!\()", "bracket"),
+        _Style(BRACKET, "bracket", option="brackets"),
     ),
-    "⟦": (_style(r"⟦\d+⟧"),),
+    "⟦": (_Style(r"⟦\d+⟧"),),
     "#": (
-        _style(r"#\ufe0f?+\u20e3"),
-        _style(r"#\{[^{}]*+\}"),
-        _style(r"#{2,3}[A-Za-z_]\w*+#{2,3}"),
-        _style(rf"(?<![\w&#])#(?:{_IDENTIFIER}#?(?!\w)|[A-Za-z]\w*+#(?!\w))", "name"),
-        _style(r"(?<![\w&#])#[A-Za-z_]\w*+", "name", option="#name"),
+        _Style(r"#\ufe0f?+\u20e3"),
+        _Style(r"#\{[^{}]*+\}"),
+        _Style(r"#{2,3}[A-Za-z_]\w*+#{2,3}"),
+        _Style(rf"(?<![\w&#])#(?:{_IDENTIFIER}#?(?!\w)|[A-Za-z]\w*+#(?!\w))", "name"),
+        _Style(r"(?<![\w&#])#[A-Za-z_]\w*+", "name", option="#name"),
     ),
     "*": (
-        _style(r"\*\ufe0f?+\u20e3"),
-        _style(r"(?<![\w*])\*(?:\.(?:[A-Za-z0-9]{1,8}+|\*))++(?![\w*])", "address"),
-        _style(r"\*\|[^|\n]*+\|\*"),
-        _style(r"\*#\d+#|\*\d+(?:\*\d+)*+#", "address"),
+        _Style(r"\*\ufe0f?+\u20e3"),
+        _Style(r"(?<![\w*])\*(?:\.(?:[A-Za-z0-9]{1,8}+|\*))++(?![\w*])", "address"),
+        _Style(r"\*\|[^|\n]*+\|\*"),
+        _Style(r"\*#\d+#|\*\d+(?:\*\d+)*+#", "address"),
     ),
     ":": (
-        _style(r"(?<![\w:])(?:::?[a-z0-9][a-z0-9_+-]++:|::\w++::)(?![\w`:])", "name"),
-        _style(rf"(?<![\w:/\\.)\]}}%])::?{_NAME}(?:-\w++)*+(?![\w:])", "name"),
-        _style(r"(?<![\w:/\\.)\]}%])::?[A-Za-z_]\w++(?![\w:])", "name", option=":name"),
+        _Style(r"(?<![\w:])(?:::?[a-z0-9][a-z0-9_+-]++:|::\w++::)(?![\w`:])", "name"),
+        _Style(rf"(?<![\w:/\\.)\]}}%])::?{_NAME}(?:-\w++)*+(?![\w:])", "name"),
+        _Style(r"(?<![\w:/\\.)\]}%])::?[A-Za-z_]\w++(?![\w:])", "name", option=":name"),
     ),
     "!": (
-        _style(rf"(?<![\w!])!{_NAME}!?(?!\w)", "name"),
-        _style(r"(?<![\w!])!(?!important)[A-Za-z_][\w-]++", "name", option="!name"),
+        _Style(rf"(?<![\w!])!{_NAME}!?(?!\w)", "name"),
+        _Style(r"(?<![\w!])!(?!important)[A-Za-z_][\w-]++", "name", option="!name"),
     ),
     "_": (
-        _style(rf"(?<!\w)__(?:(?:{_NAMES})|[A-Za-z][A-Za-z0-9]*+(?:_[A-Za-z0-9]++)++)__(?!\w)", "name"),
-        _style(r"(?<!\w)__[A-Za-z][A-Za-z0-9]*+(?:_[A-Za-z0-9]++)*+__(?!\w)", "name", option="_name"),
+        _Style(rf"(?<!\w)__(?:(?:{_NAMES})|[A-Za-z][A-Za-z0-9]*+(?:_[A-Za-z0-9]++)++)__(?!\w)", "name"),
+        _Style(r"(?<!\w)__[A-Za-z][A-Za-z0-9]*+(?:_[A-Za-z0-9]++)*+__(?!\w)", "name", option="_name"),
     ),
     "`": (
-        _style(r"```[^`]++```|``(?=[^\s`])(?:[^`]|`(?!`))++``(?!`)", "literal"),
-        _style(r"(?<![\w`])`(?=[^\s`])[^`\n]*+(?<!\s)`(?:__?(?!\w)|(?![\w`]))", "literal"),
+        _Style(r"```[^`]++```|``(?=[^\s`])(?:[^`]|`(?!`))++``(?!`)", "literal"),
+        _Style(r"(?<![\w`])`(?=[^\s`])[^`\n]*+(?<!\s)`(?:__?(?!\w)|(?![\w`]))", "literal"),
     ),
     "|": (
-        _style(r"(?<![\w|])\|[A-Za-z][\w.-]*+\|(?:__?(?!\w)|(?![\w|]))", "literal"),
-        _style(r"(?<![\w|])\|(?=[^\s|])[^|\n]*+(?<!\s)\|(?:__?(?!\w)|(?![\w|]))", "literal", option="rst"),
+        _Style(r"(?<![\w|])\|[A-Za-z][\w.-]*+\|(?:__?(?!\w)|(?![\w|]))", "literal"),
+        _Style(r"(?<![\w|])\|(?=[^\s|])[^|\n]*+(?<!\s)\|(?:__?(?!\w)|(?![\w|]))", "literal", option="rst"),
     ),
-    "&": (_style(r"&(?:[A-Za-z][A-Za-z0-9]{1,31}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});", "reference"),),
+    "&": (_Style(r"&(?:[A-Za-z][A-Za-z0-9]{1,31}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});", "reference"),),
     "<": (
-        _style(r"<%[^<>]*+(?<=%)>|<\?[^<>]*+(?<=\?)>|<!--(?:[^<-]++|<(?!!--)|-(?!->))*+-->"),
-        _style(r"<(?:https?://|mailto:)[^<>\s]++>|<[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}>", "address"),
-        _style(r"<<[\w.-]+>>|</?[#@][A-Za-z][^<>]*+>"),
-        _style(
+        _Style(r"<%[^<>]*+(?<=%)>|<\?[^<>]*+(?<=\?)>|<!--(?:[^<-]++|<(?!!--)|-(?!->))*+-->"),
+        _Style(r"<(?:https?://|mailto:)[^<>\s]++>|<[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}>", "address"),
+        _Style(r"<<[\w.-]+>>|</?[#@][A-Za-z][^<>]*+>"),
+        _Style(
             r"""<[A-Za-z]++=(?:"[^"<>]*+"|'[^'<>]*+'|[^\s<>"']++)>|<(?:[@#][!&]?\w++|a?:\w++:\d++|!(?:here|channel|everyone)|t:\d++(?::[A-Za-z])?+)>"""
         ),
     ),
     "\\": (
-        _style(r"\\\\[\w.-]++(?:\\[\w.$-]+)++", "address"),
-        _style(r"\\\([A-Za-z_][\w.]*+\)"),
-        _style(
+        _Style(r"\\\\[\w.-]++(?:\\[\w.$-]+)++", "address"),
+        _Style(r"\\\([A-Za-z_][\w.]*+\)"),
+        _Style(
             rf"\\(?![nrt]\[)[A-Za-z]{{1,3}}\[\d++\]|\\(?:(?:{_LATEX_COMMANDS})\{{[^{{}}\s\\]*+\}}|[A-Za-z]++\{{\}})", "escape"
         ),
-        _style(r"\\\((?:[^\\]|\\(?![()]))*+\\\)|\\\[(?:[^\\]|\\(?![\[\]]))*+\\\]", "literal"),
-        _style(r"\\[nr](?:\\[nr])*+", "escape", kind="break"),
-        _style(r"""\\(?:[tvfab0"'\\](?!\w)|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})""", "escape"),
+        _Style(r"\\\((?:[^\\]|\\(?![()]))*+\\\)|\\\[(?:[^\\]|\\(?![\[\]]))*+\\\]", "literal"),
+        _Style(r"\\[nr](?:\\[nr])*+", "escape", kind="break"),
+        _Style(r"""\\(?:[tvfab0"'\\](?!\w)|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})""", "escape"),
     ),
     "/": (
-        _style(r"(?<![\w/:])//[\w-]++(?:\.[\w-]++)++(?:/(?:[\w@%+~-]|\.(?=\w))++)*+/?", "address"),
-        _style(r"(?<![\w/.<:~)])(?:/(?:[\w@%+~-]|\.(?=\w))++){2,}+/?", "address"),
+        _Style(r"(?<![\w/:])//[\w-]++(?:\.[\w-]++)++(?:/(?:[\w@%+~-]|\.(?=\w))++)*+/?", "address"),
+        _Style(r"(?<![\w/.<:~)])(?:/(?:[\w@%+~-]|\.(?=\w))++){2,}+/?", "address"),
     ),
     "~": (
-        _style(r"~(?:[-+]?\d++|'.)?+(?:,(?:[-+]?\d++|'.)?+)*+[:@]*+[A-Za-z%&~^\[\]{}();<>]", "printf", option="~"),
-        _style(r"(?<!\w)~(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?", "address"),
+        _Style(r"~(?:[-+]?\d++|'.)?+(?:,(?:[-+]?\d++|'.)?+)*+[:@]*+[A-Za-z%&~^\[\]{}();<>]", "printf", option="~"),
+        _Style(r"(?<!\w)~(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?", "address"),
     ),
 }
-_STYLES |= dict.fromkeys("\u00a9\u00ae\u2122\u2120\u2022", (_style("[\u00a9\u00ae\u2122\u2120\u2022]"),))
+_STYLES |= dict.fromkeys("\u00a9\u00ae\u2122\u2120\u2022", (_Style("[\u00a9\u00ae\u2122\u2120\u2022]"),))
 _SPACES = "\u00a0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f"
 # French has such spaces beside marks, and numbers have them inside; those are written as the target language has them.
-_STYLES |= dict.fromkeys(_SPACES, (_style(rf"(?<!\u00ab)[{_SPACES}](?![!?:;\u00bb%])(?<!\d[{_SPACES}](?=\d))", kind="space"),))
+_STYLES |= dict.fromkeys(_SPACES, (_Style(rf"(?<!\u00ab)[{_SPACES}](?![!?:;\u00bb%])(?<!\d[{_SPACES}](?=\d))", kind="space"),))
 _PLACES = (*range(0x100), 0x61C, 0x180E, *range(0x2000, 0x2070), 0xFEFF)
-_STYLES |= dict.fromkeys(re.findall(f"[{INVISIBLE}]", "".join(map(chr, _PLACES))), (_style(WITHOUT_WIDTH),))
+_STYLES |= dict.fromkeys(re.findall(f"[{INVISIBLE}]", "".join(map(chr, _PLACES))), (_Style(WITHOUT_WIDTH),))
 _SYMBOL = (
     "[\u00b6\u00bc-\u00be\u2020\u2021\u2030\u2031\u203b\u203d\u2042\u2116\u2117\u2150-\u2188\u2190-\u2211\u2213-\u27e5\u27e8-\u2bff\u3030\u303d\u3297\u3299\ue000-\uf8ff\ufffc\ufffd"
     "\U0001d100-\U0001d1ff\U0001d400-\U0001d7ff\U0001f000-\U0001fbff\U000f0000-\U0010fffd]"
 )
 """Signs of notes, fractions, Roman numerals, arrows, signs and letters of mathematics but the minus and our marks, boxes,
 dingbats, icons of fonts, №, music, emoji."""
-_SYMBOL_STYLE = _style(
+_SYMBOL_STYLE = _Style(
     rf"[\U0001f1e6-\U0001f1ff]{{2}}|[{ICONS}]++|[\U0001d400-\U0001d7ff]++"
     rf"|{_SYMBOL}(?:[\ufe0e\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]++{_SYMBOL}?)*+"
 )
 _ADDRESS_END = r"[^\s<>\"'”»]*[^\s<>\"'”».,;:!?)\]}]"
-_WWW_STYLE = _style(rf"(?<!\w)www\.{_ADDRESS_END}", "address")
+_WWW_STYLE = _Style(rf"(?<!\w)www\.{_ADDRESS_END}", "address")
 _OTHER_STYLES: dict[str, tuple[_Style, ...]] = {
     **dict.fromkeys(".(\u20e3", ()),
     "w": (_WWW_STYLE,),

@@ -25,7 +25,7 @@ _CALL_REST = re.compile(r"\((?:[^()\n]|\([^()\n]*+\))++\)")
 _INDEX_REST = re.compile(r"""(?:\[(?:0|[ijk]|"[^"\[\]\n]*+"|'[^'\[\]\n]*+')\])++(?:\[\w++\])*+""")
 _ANY_INDEX_REST = re.compile(r"(?:\[[\w+*., -]++\])++")
 
-OPTION = re.compile(r"(?:-[A-Za-z?],? (?=--))?+--?[a-z]\w*+(?:-\w++)*+(?:=(?:[\w/~+@%:*-]|[.,](?=\w))++)?")
+OPTION = r"(?:-[A-Za-z?],? (?=--))?+--?[a-z]\w*+(?:-\w++)*+(?:=(?:[\w/~+@%:*-]|[.,](?=\w))++)?"
 PROGRAM_CODES = {
     ":": ((_NAME, _SCOPE_REST),),
     "<": ((_TYPE_NAME, _GENERIC_REST),),

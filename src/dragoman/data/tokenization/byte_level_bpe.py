@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import ClassVar
 
 from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS
-from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES, UNKNOWN_ID
+from dragoman.data.tokenization.special_tokens import METASPACE, SPECIAL_PIECES, UNKNOWN_ID
 from dragoman.data.tokenization.subword_nmt import Merge, apply_merges
-from dragoman.data.tokenization.subword_sampling import MAX_CACHED_WORD_LENGTH, METASPACE
+from dragoman.data.tokenization.subword_sampling import MAX_CACHED_WORD_LENGTH
 
 
 def _build_alphabet() -> tuple[str, ...]:

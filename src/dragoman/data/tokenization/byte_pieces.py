@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES, UNKNOWN_ID
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.special_tokens import METASPACE, SPECIAL_PIECES, UNKNOWN_ID
 
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 """Tokens of all bytes, with SentencePiece's names."""

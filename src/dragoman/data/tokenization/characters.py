@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from dragoman.data.tokenization.byte_pieces import join_bytes
-from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES, UNKNOWN_ID
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.special_tokens import METASPACE, SPECIAL_PIECES, UNKNOWN_ID
 
 
 class CharacterScheme:

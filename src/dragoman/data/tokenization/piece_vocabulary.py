@@ -27,8 +27,7 @@ from dragoman.data.tokenization.added_tokens import (
 from dragoman.data.tokenization.grapheme_normalization import GraphemeNormalizer
 from dragoman.data.tokenization.sentencepiece import encode_utf8, load_processor
 from dragoman.data.tokenization.sentencepiece_proto import read_charsmap, remove_dummy_prefix, replace_normalization
-from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, METASPACE, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
 from dragoman.errors import BundleError
 
 # The unknown token is no control token: SentencePiece decodes it to " ⁇ ".

@@ -30,8 +30,8 @@ from dragoman.data.tokenization.sentencepiece_proto import (
     renumber_special_pieces,
     replace_normalization,
 )
-from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
-from dragoman.data.tokenization.subword_sampling import METASPACE, BpeDropout, UnigramSampling, build_sampler
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, METASPACE, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
+from dragoman.data.tokenization.subword_sampling import BpeDropout, UnigramSampling, build_sampler
 from dragoman.data.tokenization.vocabulary import NotifyFn, Vocabulary
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, format_duration

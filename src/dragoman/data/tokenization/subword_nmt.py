@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import ClassVar
 
-from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES, UNKNOWN_ID
-from dragoman.data.tokenization.subword_sampling import MAX_CACHED_WORD_LENGTH, METASPACE
+from dragoman.data.tokenization.special_tokens import METASPACE, SPECIAL_PIECES, UNKNOWN_ID
+from dragoman.data.tokenization.subword_sampling import MAX_CACHED_WORD_LENGTH
 from dragoman.errors import DataError
 from dragoman.formats.text import read_lines
 

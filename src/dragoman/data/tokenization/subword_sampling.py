@@ -26,8 +26,8 @@ from dragoman.data.tokenization.sentencepiece_proto import (
     read_model_type,
     read_pieces,
 )
+from dragoman.data.tokenization.special_tokens import METASPACE
 
-METASPACE = "▁"
 # Longer words rarely repeat, so they are not cached; a text without spaces is one long word.
 MAX_CACHED_WORD_LENGTH = 32
 

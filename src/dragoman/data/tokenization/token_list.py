@@ -25,9 +25,8 @@ from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS, UNKNOWN_TEXT, By
 from dragoman.data.tokenization.characters import CharacterScheme
 from dragoman.data.tokenization.normalization import normalize
 from dragoman.data.tokenization.sentencepiece import encode_utf8
-from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
+from dragoman.data.tokenization.special_tokens import METASPACE, SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
 from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, read_codes
-from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.data.tokenization.vocabulary import NotifyFn
 from dragoman.data.tokenization.vocabulary_file import read_vocabulary_file
 from dragoman.data.tokenization.words import WordScheme

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.data.tokenization.subword_sampling import METASPACE
-from dragoman.data.tokenization.vocabulary import Vocabulary
+from dragoman.data.tokenization.special_tokens import METASPACE
 
 if TYPE_CHECKING:
     from dragoman.data.encoded_corpus import Ids
+    from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+    from dragoman.data.tokenization.vocabulary import Vocabulary
 
 Positions = npt.NDArray[np.int64]
 AlignmentTarget = tuple[Positions, Positions, npt.NDArray[np.float32]]

@@ -15,8 +15,7 @@ from dragoman.config import Normalization, TokenizerConfig
 from dragoman.data.tokenization.normalization import normalize
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, encode_utf8
 from dragoman.data.tokenization.sentencepiece_proto import BYTE_PIECES, build_model, renumber_special_pieces
-from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.special_tokens import METASPACE, SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
 from dragoman.errors import DataError, RecipeError
 
 MAX_WORDS = 100_000

@@ -541,7 +541,7 @@ def _make_output(
     line_warnings: LineWarnings,
     pairs: Sequence[PairEvaluation] | None,
 ) -> EvaluateOutput:
-    from dragoman.tasks.translation import TranslationStatus
+    from dragoman.tasks.translation_status import TranslationStatus
 
     status_counts: dict[str, Any] = {
         status: line_warnings.counts.get(status, 0) for status in get_args(TranslationStatus) if status != "ok"
