@@ -11,6 +11,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from dragoman.bundle import BundleMetadata
 from dragoman.config import make_recipe
 from dragoman.inference.retries import CHECK_RETRY
@@ -61,12 +63,13 @@ class CapitalTranslator:
     def translate_line(self, line: str, nbest: int) -> Translation:
         words = [word for word in line.split() if word != self.dropped]
         pieces = tuple("▁" + word for word in words)
-        rows = tuple(tuple(float(i == j) for j in range(len(words))) for i in range(len(words)))
         text = " ".join(word if "{" in word else word.upper() for word in words) + self.suffix
         targets = tuple("▁" + word for word in text.split())
         others = tuple(Translation(f"{text} {number}") for number in range(1, nbest))
         links = tuple((index, index) for index in range(len(words)))
-        return Translation(text, -1.5, targets, source_tokens=pieces, attention=rows, alignment=links, alternatives=others)
+        return Translation(
+            text, -1.5, targets, source_tokens=pieces, attention=np.eye(len(words)), alignment=links, alternatives=others
+        )
 
 
 def add_phrases(translation: Translation, constraints: TranslationConstraints | None) -> Translation:

@@ -27,6 +27,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from dragoman.documents.document import Unit
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import CODE_FLAGS, DocumentOptions, translate_document
@@ -224,10 +226,7 @@ def make_stub(change: Callable[[list[str]], list[str]]) -> TranslateLines:
         for line in request.lines:
             sources = line.split()
             targets = change(sources) or ["x"]
-            rows = tuple(
-                tuple(float(row * len(sources) // len(targets) == column) for column in range(len(sources)))
-                for row in range(len(targets))
-            )
+            rows = np.eye(len(sources))[[row * len(sources) // len(targets) for row in range(len(targets))]]
             text = " ".join(targets)
             results.append(Translation(text, tokens=tuple(targets), source_tokens=tuple(sources), attention=rows))
         return results

@@ -85,6 +85,8 @@ def time_steps(seconds: dict[str, float]) -> None:
 
 def prepare_dragoman(is_reversed: bool = False) -> Callable[[Path], int]:
     """Return the function that translates a file with dragoman and returns the number of its texts."""
+    import numpy as np
+
     from dragoman.documents.file_garbage import FileGarbage
     from dragoman.documents.formats import get_parser, parse_document
     from dragoman.documents.translate_document import DocumentOptions, translate_document
@@ -92,9 +94,8 @@ def prepare_dragoman(is_reversed: bool = False) -> Callable[[Path], int]:
     from dragoman.inference.whole_texts import LineRequest
 
     @lru_cache
-    def make_attention(size: int) -> tuple[tuple[float, ...], ...]:
-        rows = tuple(tuple(float(row == column) for column in range(size)) for row in range(size))
-        return rows[::-1] if is_reversed else rows
+    def make_attention(size: int) -> Any:
+        return np.eye(size, dtype=np.float32)[:: -1 if is_reversed else 1]
 
     def translate_line(line: str, attention: bool) -> Translation:
         text = translate_words(line, is_reversed)

@@ -13,6 +13,7 @@ from inspect import cleandoc
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from pydantic import TypeAdapter
 from rich.console import Console
@@ -99,7 +100,7 @@ def test_json_outputs_have_schemas(subtests: pytest.Subtests) -> None:
 
 
 def test_optional_fields_without_value_are_left_out() -> None:
-    alternative = Translation("eins", -0.5, ("▁eins",), (-0.5,), attention=((1.0,),))
+    alternative = Translation("eins", -0.5, ("▁eins",), (-0.5,), attention=np.ones((1, 1)))
     assert (
         not {"mbr_score", "confidence", "pivot", "source_tokens", "attention", "alignment"} & to_json_fields(alternative).keys()
     )

@@ -7,6 +7,8 @@ import io
 import zipfile
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from dragoman.data.tokenization.special_tokens import METASPACE
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, check_written, write_document
 from dragoman.documents.formats import get_parser, parse_document
@@ -119,8 +121,7 @@ def make_stub(change: Callable[[str], str] = str.upper, lines: list[str] | None 
     def translate_line(line: str) -> Translation:
         text = change(line)
         sides = [tuple(METASPACE + word for word in side.split()) for side in (text, line)]
-        num_words = len(sides[1])
-        rows = tuple(tuple(float(min(row, num_words - 1) == i) for i in range(num_words)) for row in range(len(sides[0])))
+        rows = np.eye(len(sides[1]))[[min(row, len(sides[1]) - 1) for row in range(len(sides[0]))]]
         return Translation(text, tokens=sides[0], source_tokens=sides[1], attention=rows)
 
     def translate_lines(request: LineRequest) -> list[Translation]:

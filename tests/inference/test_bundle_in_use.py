@@ -48,7 +48,7 @@ def describe(translator: Translator) -> list[object]:
     """Return translations, attention and scores: all that reads the weights."""
     translations = translator.translate(TEXTS, attention=True)
     scores = translator.score(TEXTS, REFERENCES)
-    return [(item.text, item.score, item.attention) for item in translations] + list(scores)
+    return [(item.text, item.score, np.array(item.attention).tolist()) for item in translations] + list(scores)
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dragoman
@@ -38,7 +39,7 @@ def translate_masked(
             output = answer(line) if request.keep_marks else line.upper()
             sides = (tuple("▁" + word for word in side.split()) for side in (output, line))
             tokens, source_tokens = sides
-            rows = tuple(tuple(float(i == j) for j in range(len(source_tokens))) for i in range(len(tokens)))  # word by word
+            rows = np.eye(len(tokens), len(source_tokens))  # word by word
             line_status: TranslationStatus = status if request.keep_marks else "ok"
             results.append(Translation(output, tokens=tokens, source_tokens=source_tokens, attention=rows, status=line_status))
         return results

@@ -315,7 +315,7 @@ def test_attention_equals_the_weights_of_the_model(translator: Translator) -> No
     ((query_BHTK, key_BHSK),) = recorded
     weights_BHTS = (query_BHTK @ key_BHSK.transpose(-2, -1) / query_BHTK.shape[-1] ** 0.5).softmax(-1)
     assert translation.attention is not None
-    torch.testing.assert_close(torch.tensor(translation.attention), weights_BHTS[0].mean(dim=0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(np.array(translation.attention)), weights_BHTS[0].mean(dim=0), rtol=0, atol=1e-6)
 
 
 # Forced scoring

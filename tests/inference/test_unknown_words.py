@@ -61,7 +61,7 @@ def find_attended_words(translator: Translator) -> list[str]:
     assert translation.attention is not None
     words, start = SOURCE.split(), translation.source_tokens.count("")
     rows = [row[start : start + len(words)] for row in translation.attention[:3]]
-    return [words[row.index(max(row))] for row in rows]
+    return [words[int(row.argmax())] for row in rows]
 
 
 def test_unknown_word_becomes_attended_source_word(translator: Translator) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,9 +36,8 @@ class Capitalizer:
         words = line.replace(self.dropped, "").split() if self.dropped else line.split()
         pieces = tuple("▁" + word for word in words)
         targets = tuple(piece if "{" in piece else piece.upper() for piece in pieces)
-        rows = tuple(tuple(float(i == j) for j in range(len(words))) for i in range(len(words)))
         text = "".join(targets).replace("▁", " ").strip()
-        return Translation(text, tokens=targets, source_tokens=pieces, attention=rows)
+        return Translation(text, tokens=targets, source_tokens=pieces, attention=np.eye(len(words)))
 
 
 def translate_text(text: str, options: TextOptions, dropped: str = "") -> TextTranslation:

@@ -19,7 +19,11 @@ from dragoman.text.projection import UnitText, find_maximum_subarrays, project, 
 
 def project_all(sources: Sequence[CodedText], translations: Sequence[str], weights: Sequence[npt.ArrayLike]) -> list[str]:
     pairs = [(UnitText.divide(s.clean.text), UnitText.divide(t)) for s, t in zip(sources, translations, strict=True)]
-    return list(project(sources, pairs, [np.array(weights_TS, np.float64) for weights_TS in weights]))
+    sizes = [[len(units.words) for units in pair[::-1]] for pair in pairs]
+    weights_NTS = np.zeros((len(pairs), *np.maximum(1, np.max(sizes, axis=0))))
+    for own_TS, size, weights_TS in zip(weights_NTS, sizes, weights, strict=True):
+        own_TS[: size[0], : size[1]] = np.reshape(weights_TS, size)
+    return list(project(sources, pairs, [weights_NTS]))
 
 
 def project_links(source: CodedText, translation: str, links: list[tuple[int, int]]) -> str:

@@ -363,10 +363,10 @@ class _Cache:
 
 
 def _estimate_bytes(translation: Translation) -> int:
-    """Return the bytes of a translation in memory, roughly: nearly all are those of the attention, a float for each cell."""
-    num_cells = len(translation.attention or ()) * len(translation.source_tokens)
+    """Return the bytes of a translation in memory, roughly: nearly all are those of the tokens and the attention."""
+    num_cells = 0 if translation.attention is None else translation.attention.size
     alternatives = sum(map(_estimate_bytes, translation.alternatives))
-    return 1000 + 100 * (len(translation.tokens) + len(translation.source_tokens)) + 32 * num_cells + alternatives
+    return 1000 + 100 * (len(translation.tokens) + len(translation.source_tokens)) + 8 * num_cells + alternatives
 
 
 UnitText = tuple[Unit, str, tuple[str, ...]]
@@ -567,7 +567,7 @@ def _find_goals(source: str, result: TextTranslation, starts: Sequence[int]) -> 
 
     Each place is that with the least attention from one side of it to the other side of the place in the source.
     """
-    if len(result.segments) != 1 or (translation := result.segments[0].translation) is None or not translation.attention:
+    if len(result.segments) != 1 or (translation := result.segments[0].translation) is None or translation.attention is None:
         return []
     if result.segments[0].source != source or translation.text != result.text:
         return []

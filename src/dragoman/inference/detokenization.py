@@ -96,7 +96,7 @@ class Detokenizer:
         mean_TS, head_TS = details.weights_2TS
         return replace(
             translation,
-            attention=tuple(map(tuple, mean_TS.tolist())),
+            attention=mean_TS,
             alignment=tuple(extract_pair_links(head_TS, source, hypothesis.tokens, self.tokenizer)),
         )
 

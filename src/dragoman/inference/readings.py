@@ -140,11 +140,12 @@ def _place_pairs(coded: Sequence[tuple[Reading, Translation]]) -> Iterator[str]:
     pairs = [(UnitText.divide(reading.text.clean.text), UnitText.divide(item.text)) for reading, item in coded]
 
     def compute_weights() -> Iterator[Floats]:
-        weights = weigh_units([item for _, item in coded], pairs)
-        for (reading, _), pair, weights_TS in zip(coded, pairs, weights, strict=True):
-            if reading.marked:
-                _anchor_marks(weights_TS, *pair)
-            yield weights_TS
+        items = zip(coded, pairs, strict=True)
+        for weights_NTS in weigh_units([item for _, item in coded], pairs):
+            for weights_TS, ((reading, _), pair) in zip(weights_NTS, items, strict=False):
+                if reading.marked:
+                    _anchor_marks(weights_TS, *pair)
+            yield weights_NTS
 
     return project([reading.text for reading, _ in coded], pairs, compute_weights())
 

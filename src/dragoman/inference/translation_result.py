@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.errors import DataError
@@ -19,7 +22,7 @@ from dragoman.word_aligner import Link
 if TYPE_CHECKING:
     from dragoman.viz.explanation import Explanation
 
-AttentionRows = tuple[tuple[float, ...], ...]
+AttentionWeights = npt.NDArray[np.floating[Any]]
 # A line that was translated in segments has the worst status of its segments.
 STATUSES_WORST_FIRST: tuple[TranslationStatus, ...] = (
     "too_long", "empty", "repetition", "truncated", "short", "copied", "ok",
@@ -69,8 +72,8 @@ class Translation(_Explainable):
     token_log_probs: natural logarithms, one for each token, and one for the end token if the output ends with it
     status: "ok", or the reason why the translation may be wrong or incomplete; see `TranslationStatus`
     num_segments: number of segments of a line that is longer than the model reads
-    attention: on request, rows of weights over `source_tokens`: one row for each token, and one for the end token if the
-        output ends with it. The weights are the mean over the heads of the first model's last layer.
+    attention: on request, weights over `source_tokens` (T, S): one row for each token, and one for the end token if the output
+        ends with it. They are the mean over the heads of the first model's last layer, and not compared by `==`.
     alignment: on request, for each word of the text, a link to the source word with the most attention. The words do not
         include a language token at the start of the source.
     unmet_constraints: phrases of `TranslationConstraints` that the text should hold and does not, or holds and should not
@@ -89,7 +92,7 @@ class Translation(_Explainable):
     status: TranslationStatus = "ok"
     source_tokens: Annotated[tuple[str, ...], HIDDEN] = ()
     num_segments: int = 1
-    attention: Annotated[AttentionRows | None, HIDDEN] = None
+    attention: Annotated[AttentionWeights | None, HIDDEN] = field(default=None, compare=False)
     alignment: Annotated[tuple[Link, ...] | None, HIDDEN] = None
     unmet_constraints: tuple[str, ...] = ()
     mbr_score: Annotated[float | None, OPTIONAL] = None
@@ -133,8 +136,7 @@ class Translation(_Explainable):
         """
         if self.attention is None or not self.source_tokens:
             return None
-        token_coverage: list[float] = [min(sum(column), 1.0) for column in zip(*self.attention, strict=True)]
-        return sum(token_coverage) / len(self.source_tokens)
+        return float(np.minimum(self.attention.sum(axis=0, dtype=np.float64), 1).sum()) / len(self.source_tokens)
 
 
 def merge_segments(
@@ -147,8 +149,9 @@ def merge_segments(
     if len(segments) == 1:
         return segments[0]
     attention, alignment = None, None
-    if all(segment.attention is not None for segment in segments):
-        attention = tuple(_pad_attention_rows(segments))
+    all_weights = [segment.attention for segment in segments if segment.attention is not None]
+    if len(all_weights) == len(segments):
+        attention = _stack_diagonally(all_weights)
         alignment = tuple(
             _shift_links(
                 segments, source_texts, is_spaced=is_spaced_language(language), num_language_tokens=num_language_tokens
@@ -177,12 +180,14 @@ def _is_empty_segment(segment: Translation) -> bool:
     return segment.status == "empty" and not segment.token_log_probs
 
 
-def _pad_attention_rows(segments: Sequence[Translation]) -> Iterator[tuple[float, ...]]:
-    """Yield the attention rows of the segments as rows over the whole source."""
-    lengths = [len(segment.source_tokens) for segment in segments]
-    for index, segment in enumerate(segments):
-        for row in segment.attention or ():
-            yield (0.0,) * sum(lengths[:index]) + row + (0.0,) * sum(lengths[index + 1 :])
+def _stack_diagonally(all_weights: Sequence[AttentionWeights]) -> AttentionWeights:
+    """Return the weights of segments over the source tokens of all; those over the tokens of other segments are 0."""
+    shapes = np.array([weights_TS.shape for weights_TS in all_weights])
+    stacked_TS = np.zeros(shapes.sum(axis=0), all_weights[0].dtype)
+    for weights_TS, (last_row, last_column) in zip(all_weights, shapes.cumsum(axis=0), strict=True):
+        num_rows, num_columns = weights_TS.shape
+        stacked_TS[last_row - num_rows : last_row, last_column - num_columns : last_column] = weights_TS
+    return stacked_TS
 
 
 def _shift_links(

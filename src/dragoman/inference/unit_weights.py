@@ -5,7 +5,6 @@ A unit is what `text.projection` places codes beside, and a piece is a token. Ma
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,6 +18,7 @@ from dragoman.text.projection import MAX_CELLS, UnitPair, UnitText
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.intp]
+_NO_WEIGHTS = np.zeros((0, 0))
 MAX_GAP = 16
 """Most characters of a text between two pieces of it."""
 
@@ -28,30 +28,33 @@ def compute_unit_weights(translation: Translation, source: str) -> Floats:
 
     translation: translation with attention
     """
-    (weights_TS,) = weigh_units([translation], [(UnitText.divide(source), UnitText.divide(translation.text))])
-    return weights_TS
+    pair = UnitText.divide(source), UnitText.divide(translation.text)
+    (weights_NTS,) = weigh_units([translation], [pair])
+    return weights_NTS[0, : len(pair[1].words), : len(pair[0].words)]
 
 
 def weigh_units(translations: Sequence[Translation], pairs: Sequence[UnitPair]) -> Iterator[Floats]:
-    """Yield what `compute_unit_weights` returns for each translation. pairs: the units of its source, and its own"""
-    first = widest = longest = 0
-    for number, translation in enumerate(translations):
-        widest, longest = max(widest, len(translation.source_tokens)), max(longest, len(translation.tokens))
-        if number > first and (number + 1 - first) * widest * longest > MAX_CELLS:
-            yield from _weigh_together(translations[first:number], pairs[first:number])
-            first, widest, longest = number, len(translation.source_tokens), len(translation.tokens)
+    """Yield what `compute_unit_weights` returns for some translations at a time, with zeros behind the smaller ones. (N, T, S)
+
+    pairs: the units of each source, and of its translation
+    """
+    first = longest = widest = 0
+    for number, (item, (source, target)) in enumerate(zip(translations, pairs, strict=True)):
+        length, width = max(len(item.tokens), len(target.words)), max(len(item.source_tokens), len(source.words))
+        longest, widest = max(longest, length), max(widest, width)
+        if number > first and (number + 1 - first) * longest * widest > MAX_CELLS:
+            yield _weigh_together(translations[first:number], pairs[first:number])
+            first, longest, widest = number, length, width
     if first < len(translations):
-        yield from _weigh_together(translations[first:], pairs[first:])
+        yield _weigh_together(translations[first:], pairs[first:])
 
 
-def _weigh_together(translations: Sequence[Translation], pairs: Sequence[UnitPair]) -> Iterator[Floats]:
-    all_rows = [item.attention[: len(item.tokens)] if item.attention else () for item in translations]
-    shapes = [(len(rows), len(rows[0]) if rows else 0) for rows in all_rows]
-    weights_NPT = np.zeros((len(all_rows), max(columns for _, columns in shapes), max(rows for rows, _ in shapes)))
-    for own_PT, rows, (num_rows, num_columns) in zip(weights_NPT, all_rows, shapes, strict=True):
-        format_of_row = f"{num_columns}d"
-        packed = b"".join([struct.pack(format_of_row, *row) for row in rows])
-        own_PT[:num_columns, :num_rows] = np.frombuffer(packed).reshape(num_rows, num_columns).T
+def _weigh_together(translations: Sequence[Translation], pairs: Sequence[UnitPair]) -> Floats:
+    all_weights = [_NO_WEIGHTS if item.attention is None else item.attention[: len(item.tokens)] for item in translations]
+    shapes = [weights_TP.shape for weights_TP in all_weights]
+    weights_NPT = np.zeros((len(shapes), max(columns for _, columns in shapes), max(rows for rows, _ in shapes)))
+    for own_PT, weights_TP, (num_rows, num_columns) in zip(weights_NPT, all_weights, shapes, strict=True):
+        own_PT[:num_columns, :num_rows] = weights_TP.T
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     source_pieces = [item.source_tokens[:columns] for item, (_, columns) in zip(translations, shapes, strict=True)]
     shares = _match_pieces(source_pieces, sources)
@@ -60,8 +63,7 @@ def _weigh_together(translations: Sequence[Translation], pairs: Sequence[UnitPai
     weights_NTS = shares.sum_by_unit(weights_NST[shares.texts_K, :, shares.pieces_K])
     totals_NT1 = shares.sum_by_unit(np.ones((len(shares.parts_K), 1)))
     weights_NTS /= np.where(totals_NT1 == 0, 1, totals_NT1)
-    for own_TS, source, target in zip(weights_NTS, sources, targets, strict=True):
-        yield own_TS[: len(target.words), : len(source.words)]
+    return weights_NTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def _match_pieces(pieces_of_texts: Sequence[Sequence[str]], texts: Sequence[Unit
     parts_K = lengths_K / np.bincount(pairs_K, lengths_K, len(counts_P))[pairs_K]
     texts_K = np.repeat(np.arange(len(texts)), num_pieces)[pairs_K]
     units_K -= (np.cumsum(num_units) - num_units)[texts_K]
-    return _Shares(texts_K, _count_from_zero(num_pieces)[pairs_K], units_K, parts_K, (len(texts), max(num_units)))
+    return _Shares(texts_K, _count_from_zero(num_pieces)[pairs_K], units_K, parts_K, (len(texts), max(1, *num_units)))
 
 
 def _to_array(numbers: Sequence[int]) -> Numbers:

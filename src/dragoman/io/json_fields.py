@@ -14,6 +14,11 @@ OutputT = TypeVar("OutputT")
 class _Hidden:
     """Annotation that pydantic, which writes the published schema, understands too."""
 
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> Any:
+        from pydantic_core.core_schema import any_schema
+
+        return any_schema()
+
     def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> Any:
         from pydantic_core import PydanticOmit
 

@@ -470,14 +470,14 @@ def _divide_lines(lines: Sequence[str]) -> list[list[str]]:
 
 def _join_steps(source: str, first: Translation, second: Translation) -> Translation:
     """Return the second step with attention to the words of the source: the product of that of both steps."""
-    if not second.attention:
+    if second.attention is None:
         return second
     attention = compute_unit_weights(second, first.text) @ compute_unit_weights(first, source)
     return replace(
         second,
         tokens=tuple(second.text[start:end] for start, end in split_units(second.text)),
         source_tokens=tuple(source[start:end] for start, end in split_units(source)),
-        attention=tuple(map(tuple, attention.tolist())),
+        attention=attention,
         token_log_probs=(),
         alternatives=(),
     )

@@ -380,7 +380,9 @@ def _describe_hypothesis(text: str, translation: Translation | None, details: De
         fields["alignment"] = translation.alignment or ()
     if details.attention and translation.attention is not None:
         fields["source_tokens"], fields["tokens"] = translation.source_tokens, translation.tokens
-        fields["attention"] = tuple(tuple(round(weight, WEIGHT_DIGITS) for weight in row) for row in translation.attention)
+        fields["attention"] = tuple(
+            tuple(round(weight, WEIGHT_DIGITS) for weight in row) for row in translation.attention.tolist()
+        )
     return fields
 
 

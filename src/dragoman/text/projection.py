@@ -91,38 +91,32 @@ def _select_pattern(text: str) -> re.Pattern[str]:
     return _ASCII_UNIT if text.isascii() else _UNIT
 
 
-def project(
-    sources: Sequence[CodedText], pairs: Iterable[UnitPair], weights: Iterable[npt.NDArray[np.float64]]
-) -> Iterator[str]:
+def project(sources: Iterable[CodedText], pairs: Iterable[UnitPair], weights: Iterable[Floats]) -> Iterator[str]:
     """Yield each translation of a clean text with the codes of its source in it.
 
-    Each code occurs once, and elements nest as in the source. Short sentences are computed together.
+    Each code occurs once, and elements nest as in the source.
 
     pairs: the clean text of each source, and its translation
-    weights: for each of them, attention of each unit of the translation to each unit of the text; rows need not sum to 1 (T, S)
+    weights: for some of them (N) at a time, attention of each unit of the translation to each unit of the text, which is
+        changed. Rows need not sum to 1, and are 0 behind the units of a text with fewer than others. (N, T, S)
     """
-    sentences: list[_Sentence] = []
-    longest = 0, 0
-    for source, (clean, target), weights_TS in zip(sources, pairs, weights, strict=True):
-        sentence = _Sentence(source, clean, target, weights_TS)
-        num_targets, num_sources = sentence.weights_TS.shape
-        longest = max(longest[0], num_targets), max(longest[1], num_sources)
-        if sentences and (len(sentences) + 1) * longest[0] * longest[1] > MAX_CELLS:
-            yield from _SentenceBatch(sentences).write()
-            sentences, longest = [], (num_targets, num_sources)
-        sentences.append(sentence)
-    if sentences:
-        yield from _SentenceBatch(sentences).write()
+    items = zip(sources, pairs, strict=True)
+    for weights_NTS in weights:
+        sentences = [
+            _Sentence(source, clean, target, weights_TS)
+            for weights_TS, (source, (clean, target)) in zip(weights_NTS, items, strict=False)
+        ]
+        yield from _SentenceBatch(sentences, weights_NTS).write()
 
 
-def _join_units(units: UnitText, weights_TS: Floats) -> tuple[UnitText, Floats]:
-    """Return a translation with each run of kanji or hiragana as one unit, and the mean attention of these.
+def _join_units(units: UnitText, weights_TS: Floats) -> UnitText:
+    """Return a translation with each run of kanji or hiragana as one unit, whose attention becomes the mean of these.
 
     A text without hiragana is not Japanese. In Chinese, a run can be a whole clause.
     """
     text = units.text
     if text.isascii() or _HIRAGANA_CHARACTER.search(text) is None:
-        return units, weights_TS
+        return units
     run_ends = {match.start(): match.end() for match in _JAPANESE_RUN.finditer(text)}
     numbers: list[int] = []
     starts: list[int] = []
@@ -135,8 +129,10 @@ def _join_units(units: UnitText, weights_TS: Floats) -> tuple[UnitText, Floats]:
         ends.append(run_ends.get(start, end))
     words = [text[start:end] for start, end in zip(starts, ends, strict=True)]
     runs = pairwise([*numbers, len(units.words)])
-    means = np.array([np.add.reduce(weights_TS[first:last]) / (last - first) for first, last in runs])
-    return UnitText(text, words, starts, ends), means
+    means = [np.add.reduce(weights_TS[first:last]) / (last - first) for first, last in runs]
+    weights_TS[:] = 0.0
+    weights_TS[: len(means)] = means
+    return UnitText(text, words, starts, ends)
 
 
 @dataclass(slots=True)
@@ -156,14 +152,11 @@ class _Node:
 
 
 class _Sentence:
-    """Clean text and its translation, with the codes of the text and the attention between their units (T, S)."""
+    """Clean text and its translation, with the codes of the text."""
 
     def __init__(self, coded: CodedText, source: UnitText, target: UnitText, weights_TS: Floats) -> None:
-        shape = (len(target.words), len(source.words))
-        if weights_TS.shape != shape and weights_TS.size:
-            raise ValueError(f"weights: their shape is {weights_TS.shape}, and the texts have {shape} units")
         self.slots, self.is_escaped, self.source = coded.clean.slots, coded.is_escaped, source
-        self.target, self.weights_TS = _join_units(target, weights_TS.reshape(shape))
+        self.target = _join_units(target, weights_TS)
         self.target_kinds = bytes([0 if word.isalnum() else _get_kind(word) for word in self.target.words])
 
     def list_elements(self, slots: Sequence[Slot]) -> dict[int, range]:
@@ -199,36 +192,35 @@ class _Sentence:
 class _SentenceBatch:
     """Sentences (N) with the arrays of all, in which those with fewer units than others have zeros behind them.
 
-    shares_NTS: share of attention that each target unit has to each source unit
     size: most target units of a sentence
     """
 
-    def __init__(self, sentences: Sequence[_Sentence]) -> None:
-        self.sentences = sentences
+    def __init__(self, sentences: Sequence[_Sentence], weights_NTS: Floats) -> None:
+        self.sentences, self._weights_NTS, self.size = sentences, weights_NTS, weights_NTS.shape[1]
         lengths = np.array([len(sentence.target.words) for sentence in sentences])
-        self.size = max(int(lengths.max()), 1)
-        weights_NTS = np.zeros((len(sentences), self.size, max(len(sentence.source.words) for sentence in sentences) + 1))
         self._space_gains = np.zeros((len(sentences), self.size + 1), np.int64)
         for number, sentence in enumerate(sentences):
-            num_targets, num_sources = sentence.weights_TS.shape
-            weights_NTS[number, :num_targets, 1 : num_sources + 1] = sentence.weights_TS
             target = sentence.target
             if not target.text.isascii() and _UNSPACED_CHARACTER.search(target.text):
                 borders = _find_borders(target)
-                self._space_gains[number, : num_targets + 1] = np.array(borders) * _SPACE_STEPS
+                self._space_gains[number, : len(borders)] = np.array(borders) * _SPACE_STEPS
         self._is_unit = np.arange(self.size) < lengths[:, None]
         # A unit with less attention to the text than most attends elsewhere, for example to the end of the sentence, and
         # belongs to no code. The median, unlike 1, is also right for a model whose units all attend elsewhere in part.
-        self._sums_NTS = weights_NTS.cumsum(axis=2)
+        self._sums_NTS = np.zeros((*weights_NTS.shape[:2], weights_NTS.shape[2] + 1))
+        weights_NTS.cumsum(axis=2, out=self._sums_NTS[:, :, 1:])
         totals_NT = np.where(self._is_unit, self._sums_NTS[:, :, -1], np.inf)
         ordered, rows = np.sort(totals_NT, axis=1), np.arange(len(sentences))
         medians = (ordered[rows, np.maximum(lengths - 1, 0) // 2] + ordered[rows, lengths // 2]) / 2
-        divisors_NT = np.maximum(totals_NT, medians[:, None])
-        divisors_NT[divisors_NT == 0] = 1
-        self._sums_NTS /= divisors_NT[:, :, None]
-        self.shares_NTS = weights_NTS[:, :, 1:] / divisors_NT[:, :, None]
+        self._divisors_NT = np.maximum(totals_NT, medians[:, None])
+        self._divisors_NT[self._divisors_NT == 0] = 1
         kinds = b"".join([sentence.target_kinds.ljust(self.size, b"\0") for sentence in sentences])
         self._kinds = np.frombuffer(kinds, np.uint8).reshape(len(sentences), self.size)
+
+    def get_shares(self, number: int, start: int, end: int, unit: int) -> Floats:
+        """Return the share of attention that the target units from `start` to `end` of a sentence have to a source unit."""
+        shares: Floats = self._weights_NTS[number, start:end, unit] / self._divisors_NT[number, start:end]
+        return shares
 
     def write(self) -> Iterator[str]:
         """Yield the translations with their codes. Elements that are in no other are searched together."""
@@ -268,7 +260,8 @@ class _SentenceBatch:
         """Return what each target unit adds to a run of each element, and to a run that begins, or ends, with the unit."""
         numbers = np.array([number for number, _ in elements])
         firsts, stops = ([edge(units) for _, units in elements] for edge in (attrgetter("start"), attrgetter("stop")))
-        shares = self._sums_NTS[numbers, start:end, stops] - self._sums_NTS[numbers, start:end, firsts]
+        divisors = self._divisors_NT[numbers, start:end]
+        shares = self._sums_NTS[numbers, start:end, stops] / divisors - self._sums_NTS[numbers, start:end, firsts] / divisors
         gains = np.log((shares + SMOOTHING) / (1 - shares + SMOOTHING)) + BIAS
         gains = np.rint(gains * _SUM_STEPS).astype(np.int64)
         is_place = self._is_unit[numbers, start:end]
@@ -345,7 +338,7 @@ class _Projection:
         unit = bisect_right(self._source.starts, slot.start) - 1
         if unit < 0 or slot.end > self._source.ends[unit]:
             return None
-        shares = self._batch.shares_NTS[self._number, start:end, unit]
+        shares = self._batch.get_shares(self._number, start, end, unit)
         if (unit == 0 and slot.start == self._source.starts[0]) or not shares.any():
             word = start + (end - start - 1) * unit // len(self._source.words)
         else:
@@ -389,7 +382,7 @@ class _Projection:
         if num_before == len(self._source.words):
             return end
         unit = num_before - 1 if behind else num_before
-        shares = self._batch.shares_NTS[self._number, start:end, unit]
+        shares = self._batch.get_shares(self._number, start, end, unit)
         if not shares.any():
             gap = start + round((end - start) * num_before / len(self._source.words))
         else:  # of equal units, the last for a gap behind it, and the first for a gap before it
