@@ -99,7 +99,7 @@ def prepare_dragoman(is_reversed: bool = False) -> Callable[[Path], int]:
 
     def translate_line(line: str, attention: bool) -> Translation:
         text = translate_words(line, is_reversed)
-        tokens, source_tokens = (tuple(f"▁{word}" for word in side.split(" ")) for side in (text, line))
+        tokens, source_tokens = (tuple(f"▁{side}".replace(" ", " ▁").split(" ")) for side in (text, line))
         rows = make_attention(len(tokens)) if attention else None
         return Translation(text, tokens=tokens, source_tokens=source_tokens, attention=rows)
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain
 from typing import Literal, Protocol
 
 from dragoman.documents.reading import check_goes_on, check_text
@@ -331,37 +331,51 @@ def has_same_tags(before: Iterable[str], after: Iterable[str], texts: Iterable[s
     texts: texts of the units in order, with tags and character references
     """
     expected = (folded for text in texts for piece in _ANY_TAG.split(text)[::2] if (folded := _fold_markup(piece)))
-    known: set[str] = set()
-    for (text, tag), (new_text, new_tag) in zip_longest(_iter_tags(before), _iter_tags(after), fillvalue=("", "")):
-        if tag != new_tag and (not tag or _LANGUAGE_ATTRIBUTE.sub("", tag) != _LANGUAGE_ATTRIBUTE.sub("", new_tag)):
+    known = {""}
+    for pieces, new_pieces in _pair_pieces(before, after):
+        tags, new_tags = pieces[1::2], new_pieces[1::2]
+        if tags != new_tags and [_LANGUAGE_ATTRIBUTE.sub("", tag) for tag in tags] != [
+            _LANGUAGE_ATTRIBUTE.sub("", tag) for tag in new_tags
+        ]:
             return False
-        if new_tag not in known and new_tag:
-            if not _WHOLE_TAG.fullmatch(tag) or not _WHOLE_TAG.fullmatch(new_tag):
+        unknown = {*tags, *new_tags} - known
+        if not all(map(_WHOLE_TAG.fullmatch, unknown)):
+            return False
+        known |= unknown if len(known) < _MAX_KNOWN_TAGS else set()
+        for text, new_text in zip(pieces[::2], new_pieces[::2], strict=True):
+            if not new_text or new_text.isspace():
+                if text and not text.isspace():
+                    return False
+                continue
+            new_folded = _fold_markup(new_text)
+            if (
+                "<" in new_folded
+                or ">" in new_text
+                or any(map(str.isalpha, html.unescape(text))) != any(map(str.isalpha, new_folded))
+                or next(expected, "") != new_folded
+            ):
                 return False
-            if len(known) < _MAX_KNOWN_TAGS:
-                known.add(new_tag)
-        if not new_text or new_text.isspace():
-            if text and not text.isspace():
-                return False
-            continue
-        new_folded = _fold_markup(new_text)
-        if (
-            "<" in new_folded
-            or ">" in new_text
-            or any(map(str.isalpha, html.unescape(text))) != any(map(str.isalpha, new_folded))
-        ):
-            return False
-        if next(expected, "") != new_folded:
-            return False
     return next(expected, "") == ""
 
 
-def _iter_tags(parts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each tag of a markup with the text before it, and the text at the end with an empty tag."""
-    for part in parts:
-        check_goes_on()
-        pieces = iter(_ANY_TAG.split(part))
-        yield from ((text, tag) for text, tag in zip_longest(pieces, pieces, fillvalue="") if text or tag)
+def _pair_pieces(before: Iterable[str], after: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield equally many texts and tags of two markups, in turn. The end of a shorter one is filled with empty ones."""
+    sides = [filter(None, map(_split_tags, parts)) for parts in (before, after)]
+    left: list[str] = []
+    right: list[str] = []
+    while True:
+        left, right = left or next(sides[0], []), right or next(sides[1], [])
+        if not (count := min(len(left), len(right)) or len(left + right)):
+            return
+        yield left[:count] or [""] * count, right[:count] or [""] * count
+        left, right = left[count:], right[count:]
+
+
+def _split_tags(part: str) -> list[str]:
+    """Return the texts and the tags of a markup in turn. An empty tag is behind a text at the end."""
+    check_goes_on()
+    pieces = _ANY_TAG.split(part)
+    return [*pieces, ""] if pieces[-1] else pieces[:-1]
 
 
 def _fold_markup(text: str) -> str:

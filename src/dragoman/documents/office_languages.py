@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 
 from dragoman.documents.document import Edit, UnitTranslation
@@ -93,6 +94,11 @@ def state_run(text: str, properties: str, translation: UnitTranslation, *, is_wo
     language = translation.language
     if not language or is_foreign(read_run_languages(properties).select(text), translation.source_language or language):
         return properties
+    return _state_language(properties, language, is_word, has_language)
+
+
+@lru_cache(maxsize=16)
+def _state_language(properties: str, language: str, is_word: bool, has_language: bool) -> str:
     if not is_word:
         start = properties.find(">") + 1
         tag = properties[:start] or "<a:rPr/>"

@@ -407,6 +407,7 @@ class _ParagraphReader:
             yield _Item(span, code=Code("point", self.runs.wrap(markup, properties)))
 
 
+@lru_cache(maxsize=16)
 def _normalize_properties(markup: str) -> str:
     """Return the properties of a run without language and spelling, or nothing if none is left."""
     if not markup:
@@ -472,10 +473,10 @@ def _keep_languages(items: Sequence[_Item], styles: FontStyles, style: str) -> t
     codes: dict[str, str] = {}
     languages: list[str] = []
     for item in items:
-        run_style = _STYLE.search(item.properties) if item.properties else None
+        run_style = _read_style_and_font(item.properties)[0]
         code = (
             (read_run_languages(item.stated).select(item.text) if item.stated else "")
-            or (styles.get_language(run_style[1], item.text) if run_style else "")
+            or (styles.get_language(run_style, item.text) if run_style else "")
             or styles.get_language(style, item.text)
             or styles.languages.select(item.text)
         )
@@ -503,7 +504,7 @@ def _keep_code(
     code_properties: set[str] = set()
     monospaced_properties: set[str] = set()
     for properties in {item.properties for item in items if item.code is None}:
-        style, font = (match[1] if (match := pattern.search(properties)) else "" for pattern in (_STYLE, _FONT))
+        style, font = _read_style_and_font(properties)
         if styles.is_code(style):
             code_properties.add(properties)
         elif is_monospaced(font or styles.get_font(style)) and not is_monospaced(paragraph_font):
@@ -525,6 +526,13 @@ def _keep_code(
         span = (neighbors[0].span[0], neighbors[-1].span[1])
         output.append(_Item(span, code=Code("point", write_run(text, properties_of_code))))
     return output
+
+
+@lru_cache(maxsize=16)
+def _read_style_and_font(properties: str) -> tuple[str, str]:
+    """Return the style and the font that the formatting of a run names, each empty if it names none."""
+    style, font = (match[1] if (match := pattern.search(properties)) else "" for pattern in (_STYLE, _FONT))
+    return style, font
 
 
 def _get_base(items: Sequence[_Item]) -> str:
