@@ -11,12 +11,14 @@ from click.testing import CliRunner
 
 from dragoman.cli.main import cli
 from dragoman.documents.document import Unit
-from dragoman.documents.file_report import FileReport, FlaggedText, describe
+from dragoman.documents.file_report import FileReport, FlaggedText, describe, report_translation
 from dragoman.documents.reasons import _SENTENCES, describe_flags
 from dragoman.documents.review_page import render_review
 from dragoman.documents.subtitles import SubtitleLimits
-from dragoman.documents.translate_document import _FAILED_STATUSES, DocumentOptions, check_unit
+from dragoman.documents.translate_document import _FAILED_STATUSES, DocumentOptions, UnitResult, check_unit
+from dragoman.documents.translate_file import FileTranslation
 from dragoman.text.code_check import CodeFlag
+from dragoman.text.glossary import GlossaryEntry
 from dragoman.text.guards import Check
 
 PO = """msgid ""
@@ -84,12 +86,33 @@ def test_report_shows_reasons_and_counts(tmp_path: Path) -> None:
     assert "%s Dateien in 18 Ordnern gelöscht" in content
 
 
+def test_missing_term_and_untranslated_text_are_named_once() -> None:
+    unit = Unit("1", "Restart the server.")
+    entries = [GlossaryEntry("server", ("Rechner", "Dienst")), GlossaryEntry("dragoman", do_not_translate=True)]
+    assert describe_flags(unit, "Neu starten.", ("terminology",), entries) == (
+        "'server' is not translated as 'Rechner' or 'Dienst', 'dragoman' is not translated as 'dragoman', "
+        "which the glossary requires"
+    )
+    stays = "the source is in the target language already, so the text stays as it is"
+    assert describe_flags(unit, unit.source, ("untranslated", "target_language")) == stays
+
+
 def test_page_escapes_what_files_hold() -> None:
     text = FlaggedText("1", "<place>", "<b>a</b>", "", ("length",), "too <short>")
     page = render_review([FileReport("<file>.po", "flagged", flagged=[text]), FileReport("b.po", "refused", error="b.po: no")])
     assert "<b>" not in page
     assert "too &lt;short&gt;" in page
     assert "stays as it is" in page
+
+
+def test_text_of_the_target_language_is_left() -> None:
+    units = [Unit("1", "Anleitung"), Unit("2", "Manual")]
+    results = [
+        UnitResult(units[0], "Anleitung", "model", ("untranslated", "target_language")),
+        UnitResult(units[1], "Anleitung", "model", ()),
+    ]
+    report = report_translation(FileTranslation(Path("a.md"), Path("b.md"), "markdown", 2, results))
+    assert (report.translated, report.left) == (1, 1)
 
 
 def test_last_line_counts_all_texts() -> None:

@@ -177,6 +177,13 @@ def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 
 
+def test_missing_model_and_old_format_have_the_next_command(bundle: Path, catalog: Path, tmp_path: Path) -> None:
+    assert f"such as: dragoman translate-file en-de {catalog}" in run(catalog).stderr
+    (tmp_path / "letter.doc").touch()
+    result = run(bundle, tmp_path / "letter.doc", "-o", tmp_path / "out")
+    assert "files that end with '.doc' cannot be translated; save it as .docx (refused)" in result.stderr
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
 @pytest.mark.parametrize("mode", [0o600, 0o664])
 def test_output_has_the_permissions_of_the_original(bundle: Path, catalog: Path, tmp_path: Path, mode: int) -> None:

@@ -670,7 +670,7 @@ def test_unknown_ending_is_refused(tmp_path: Path, name: str, expected: str) -> 
     assert error_message(lambda: detect_format(Path(name))).startswith(expected)
     (tmp_path / "folder").mkdir()
     assert "folder: is a folder; give a file" in error_message(lambda: detect_format(tmp_path / "folder"))
-    assert "tab-separated text, or give data.….format in a recipe" in error_message(
+    assert "tab-separated text, or state its format in a recipe, as data.train.format" in error_message(
         lambda: list(read_pairs(CorpusConfig(file="a.txt"), tmp_path))
     )
 

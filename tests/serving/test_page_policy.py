@@ -107,6 +107,7 @@ def test_links_of_other_sites_lead_to_the_page_only(client: TestClient) -> None:
         ("text/plain;application/json", 415),
         ("application/octet-stream", 415),
         ("text/json", 415),
+        ("application/x-www-form-urlencoded", 415),
         ("", 415),
         (None, 415),
     ],

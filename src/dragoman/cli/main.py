@@ -217,7 +217,7 @@ class LazyGroup(SuggestingGroup):
 
             if error.code != "bundle-not-found":
                 raise
-            names = ", ".join([*list_models(), "one that dragoman models lists"])
+            names = ", ".join([*list_models(), "or one that dragoman models lists"])
             raise BundleError(f"{error}, or the name of a model: {names}", code=error.code) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -147,7 +147,7 @@ def translate(args: TranslateOptions) -> None:
     an interruption.
 
     \b
-    Example:  dragoman translate runs/multi30k-ende/bundle test.en -o test.de beam_size=5
+    Example:  dragoman translate en-de letter.txt -o letter.de.txt beam_size=5
               dragoman translate runs/multi30k-ende/bundle test.de --from de --to fr --via en
               echo "March 3, 2025" | dragoman translate runs/quickstart-de/bundle
     """

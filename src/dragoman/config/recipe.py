@@ -417,8 +417,8 @@ def read_recipe_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        if (file := path.with_name(f"{path.name}.toml")).is_file():
-            hint = f"did you mean {file}?"
+        if files := [file for file in (path.with_name(f"{path.name}.toml"), path.with_suffix(".toml")) if file.is_file()]:
+            hint = f"did you mean {files[0]}?"
         elif path.name == str(path):
             hint = f"the package has {', '.join(list_builtin_recipes())}"
         else:

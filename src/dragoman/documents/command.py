@@ -166,9 +166,9 @@ def translate_file(args: TranslateFileOptions) -> None:
     translated or written is left out, and the exit status is 4. The other files are translated.
 
     \b
-    Example:  dragoman translate-file runs/general-ende/bundle messages.po index.html -o out
-              dragoman translate-file runs/general-ende/bundle en.json --keys 'app.*' --skip-keys '*.url' -o out
-              dragoman translate-file runs/general-ende/bundle docs/en -o docs/de
+    Example:  dragoman translate-file en-de letter.docx messages.po -o out
+              dragoman translate-file en-de en.json --keys 'app.*' --skip-keys '*.url' -o out
+              dragoman translate-file en-de docs/en -o docs/de
               dragoman translate-file --check messages.po
     """
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
@@ -235,7 +235,8 @@ def _finish(reports: Sequence[FileReport], page: Path | None) -> None:
 def _check_options(args: TranslateFileOptions, paths: Sequence[Path], settings: Sequence[str]) -> None:
     """Raise UsageError for options that do not go together."""
     if not args.check and len(paths) < 2:
-        raise usage_error("give a bundle and at least one file")
+        example = f"such as: dragoman translate-file en-de {paths[0]}" if paths and paths[0].is_file() else "and at least one file"
+        raise usage_error(f"give the name of a model or a bundle first, {example}")
     if args.output == Path("-"):
         raise usage_error("-o -: the translation of a file cannot be standard output; give the name of a file or a folder")
     if args.check and (settings or args.memory is not None or args.output is not None or args.ensemble):

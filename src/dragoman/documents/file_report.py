@@ -12,12 +12,20 @@ from typing import Annotated
 from dragoman.documents.formats import read_document
 from dragoman.documents.output_names import find_original
 from dragoman.documents.reasons import describe_flags
-from dragoman.documents.translate_document import DocumentOptions, TermCount, UnitResult, check_document, count_terms
+from dragoman.documents.translate_document import (
+    DocumentOptions,
+    TermCount,
+    UnitResult,
+    check_document,
+    check_terms,
+    count_terms,
+)
 from dragoman.documents.translate_file import FileTranslation
 from dragoman.documents.unit_selection import count_texts
 from dragoman.errors import DataError, DragomanError, OutOfMemoryError, is_out_of_memory
 from dragoman.io.json_fields import OPTIONAL
 from dragoman.runtime.counts import format_count
+from dragoman.text.glossary import Glossary
 
 OnProgress = Callable[[int, int], None]
 
@@ -131,7 +139,7 @@ def report_check(path: Path, options: DocumentOptions, original: Path | None) ->
                 code="file-not-found",
             )
     results = check_document(document, options, None if original is None else read_document(original))
-    flagged = _list_flagged(results)
+    flagged = _list_flagged(results, options.glossary)
     return FileReport(
         str(path),
         "flagged" if flagged else "ok",
@@ -145,9 +153,11 @@ def report_check(path: Path, options: DocumentOptions, original: Path | None) ->
 
 def report_translation(translation: FileTranslation) -> FileReport:
     """Return the report of a file that was translated."""
-    num_translated = sum(1 for result in translation.results if result.text and result.origin != "file")
+    num_translated = sum(
+        result.text != "" and result.origin != "file" and "target_language" not in result.flags for result in translation.results
+    )
     matches = [result.match for result in translation.results if result.match is not None]
-    flagged = _list_flagged(translation.results)
+    flagged = _list_flagged(translation.results, translation.glossary)
     return FileReport(
         str(translation.path),
         "flagged" if flagged else "ok",
@@ -170,19 +180,16 @@ def _report_terms(counts: Sequence[TermCount]) -> list[TermReport]:
     return [TermReport(count.entry.source, count.entry.targets, count.num_texts, count.num_used) for count in counts]
 
 
-def _list_flagged(results: Sequence[UnitResult]) -> list[FlaggedText]:
-    return [
-        FlaggedText(
-            result.unit.id,
-            result.unit.context,
-            result.unit.source,
-            result.text,
-            result.flags,
-            result.note or describe_flags(result.unit, result.text, result.flags),
-        )
-        for result in results
-        if result.flags
-    ]
+def _list_flagged(results: Sequence[UnitResult], glossary: Glossary | None) -> list[FlaggedText]:
+    flagged = []
+    for result in results:
+        if result.flags:
+            unit, text = result.unit, result.text
+            uses = check_terms(result, glossary) if glossary is not None and "terminology" in result.flags else ()
+            lacking = list(dict.fromkeys(use.entry for use in uses if use.form is None))
+            note = result.note or describe_flags(unit, text, result.flags, lacking)
+            flagged.append(FlaggedText(unit.id, unit.context, unit.source, text, result.flags, note))
+    return flagged
 
 
 def describe(report: FileReport) -> list[str]:
@@ -194,23 +201,23 @@ def describe(report: FileReport) -> list[str]:
         place = f" ({text.context})" if text.context else ""
         lines.append(f"{report.file}: {' '.join(text.source.split())[:60]!r}{place}: {text.note}")
     if len(report.flagged) > MAX_MESSAGES:
-        lines.append(f"{report.file}: {len(report.flagged) - MAX_MESSAGES} more texts are flagged; --report shows them")
+        lines.append(f"{report.file}: {len(report.flagged) - MAX_MESSAGES:,} more texts are flagged; --report shows them")
     counts = format_count(report.texts, "text")
     if report.output is not None:
-        counts = f"{report.translated} of {counts} translated into {report.output}"
+        counts = f"{report.translated:,} of {counts} translated into {report.output}"
         if report.kept:
-            counts += f", {report.kept} kept"
+            counts += f", {report.kept:,} kept"
         if report.left:
-            counts += f", {report.left} left"
+            counts += f", {report.left:,} left"
         if report.unused:
             names = ", ".join(name[:40] for name in report.unused[:3])
             counts += f", {len(report.unused)} of the earlier output left out ({names}{', …' if report.unused[3:] else ''})"
     if report.terms is not None:
         num_used, num_texts = (sum(getattr(term, name) for term in report.terms) for name in ("used", "texts"))
-        counts += f", {num_used} of {format_count(num_texts, 'term')} used"
+        counts += f", {num_used:,} of {format_count(num_texts, 'term')} used"
     if report.skipped:
         counts += f", not translated: {', '.join(f'{name} ({number})' for name, number in report.skipped.items())}"
-    return [*lines, f"{report.file}: {counts}, {len(report.flagged)} flagged"]
+    return [*lines, f"{report.file}: {counts}, {len(report.flagged):,} flagged"]
 
 
 def summarize(reports: Sequence[FileReport]) -> str:
@@ -225,5 +232,5 @@ def summarize(reports: Sequence[FileReport]) -> str:
     )
     return (
         f"{format_count(num_good, 'file')} done, {numbers['refused']} refused, {numbers['skipped']} skipped; "
-        f"{format_count(translated, 'text')} translated, {kept} kept, {left} left, {flagged} flagged"
+        f"{format_count(translated, 'text')} translated, {kept:,} kept, {left:,} left, {flagged:,} flagged"
     )

@@ -57,6 +57,8 @@ _PARSERS = {
 """Module and function that read a file, by the ending of its name. A module is imported when a file needs it."""
 SUFFIXES = tuple(_PARSERS)
 """Endings of the names of files that can be translated."""
+SUCCESSORS = {".doc": ".docx", ".pdf": ".docx", ".ppt": ".pptx", ".rtf": ".docx", ".xls": ".xlsx"}
+"""Endings of office files that cannot be translated, and those of formats that office programs save instead."""
 
 _SIGNATURES = (
     (b"PK\x03\x04", "a ZIP archive"),
@@ -119,7 +121,8 @@ def get_parser(name: str) -> Callable[[bytes], Document]:
     suffix = PurePath(name).suffix.lower()
     if suffix not in _PARSERS:
         kind = f"files that end with {suffix!r}" if suffix else "files without an ending"
-        raise DataError(f"{name}: {kind} cannot be translated; allowed are {' '.join(SUFFIXES)}", code="unknown-format")
+        hint = f"save it as {SUCCESSORS[suffix]}" if suffix in SUCCESSORS else f"allowed are {' '.join(SUFFIXES)}"
+        raise DataError(f"{name}: {kind} cannot be translated; {hint}", code="unknown-format")
     module, function = _PARSERS[suffix]
     parse: Callable[[bytes], Document] = getattr(import_module(f"dragoman.documents.{module}"), function)
     return parse

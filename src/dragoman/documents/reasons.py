@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dragoman.documents.document import Unit
 from dragoman.text.code_check import compare_codes
+from dragoman.text.glossary import GlossaryEntry
 from dragoman.text.inline_codes import read_inline
 
 _SENTENCES = {
@@ -34,14 +37,19 @@ _SENTENCES = {
 """Sentence for each flag of a text."""
 
 
-def describe_flags(unit: Unit, text: str, flags: tuple[str, ...]) -> str:
+def describe_flags(unit: Unit, text: str, flags: tuple[str, ...], lacking: Sequence[GlossaryEntry] = ()) -> str:
     """Return one sentence for each flag of a translation, joined by semicolons; empty without a flag.
 
     text: the translation as it is in the file
+    lacking: terms of the source whose translation the text does not have
     """
+    if "target_language" in flags:  # the text is a copy because it stays
+        flags = tuple(flag for flag in flags if flag != "untranslated")
     reasons = [
         f"the translation is longer than the {unit.max_length} characters that the file allows"
         if flag == "max_length" and unit.max_length is not None
+        else _describe_terms(lacking)
+        if flag == "terminology" and lacking
         else _SENTENCES[flag]
         for flag in flags
     ]
@@ -51,3 +59,8 @@ def describe_flags(unit: Unit, text: str, flags: tuple[str, ...]) -> str:
         if difference:
             reasons = [difference, *(reason for reason in reasons if reason not in codes)]
     return "; ".join(dict.fromkeys(reasons))
+
+
+def _describe_terms(entries: Sequence[GlossaryEntry]) -> str:
+    terms = (f"{entry.source!r} is not translated as {' or '.join(map(repr, entry.targets or [entry.source]))}" for entry in entries)
+    return f"{', '.join(terms)}, which the glossary requires"

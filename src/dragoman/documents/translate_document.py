@@ -41,7 +41,7 @@ from dragoman.inference.whole_texts import LineRequest, TextTranslation, Transla
 from dragoman.languages import is_foreign, is_same_language, is_spaced_language
 from dragoman.text.accelerators import find_accelerator
 from dragoman.text.code_check import compare_codes
-from dragoman.text.glossary import Glossary, GlossaryEntry
+from dragoman.text.glossary import Glossary, GlossaryEntry, TermUse
 from dragoman.text.guards import check_translation
 from dragoman.text.inline_codes import CodedText, Markup, Point, iter_leaves, list_equal_tags, list_texts, read_inline
 from dragoman.text.inline_rules import InlineRules
@@ -270,14 +270,16 @@ def _loses_words(before: str, after: str) -> bool:
     return num_before >= MIN_LETTERS and num_after < MIN_LETTERS_KEPT * num_before
 
 
+def check_terms(result: UnitResult, glossary: Glossary) -> Sequence[TermUse]:
+    """Return the use of each term of the glossary that the source has."""
+    return glossary.check(*(_get_plain_text(_parse(result.unit, text)) for text in (result.unit.source, result.text)))
+
+
 def count_terms(results: Sequence[UnitResult], glossary: Glossary) -> list[TermCount]:
     """Return the use of each term that a text with a translation has, in the order of the glossary."""
     uses: dict[GlossaryEntry, list[bool]] = {}
     for result in results:
-        if not result.text:
-            continue
-        plain_source, plain_text = (_get_plain_text(_parse(result.unit, text)) for text in (result.unit.source, result.text))
-        for use in glossary.check(plain_source, plain_text):
+        for use in check_terms(result, glossary) if result.text else ():
             uses.setdefault(use.entry, []).append(use.form is not None)
     return [TermCount(entry, len(uses[entry]), sum(uses[entry])) for entry in glossary.entries if entry in uses]
 

@@ -47,7 +47,7 @@ class FileTranslation:
         format: name of the format, such as "po"
         num_texts: number of texts in the file
         results: one for each text that was to be translated, in order
-        terms: use of the terms of the glossary; None without a glossary
+        glossary, terms: the glossary, and the use of its terms; None without a glossary
         num_kept: number of texts whose translation, in the file or an earlier output, stays
         unused: keys, or sources, of the texts of the earlier output that have no place any more
         skipped: numbers of texts that readers see and that stay, by what they are, such as "names of sheets"
@@ -58,6 +58,7 @@ class FileTranslation:
     format: str
     num_texts: int
     results: Sequence[UnitResult]
+    glossary: Glossary | None = None
     terms: Sequence[TermCount] | None = None
     num_kept: int = 0
     unused: Sequence[str] = ()
@@ -192,6 +193,7 @@ class FileTranslator:
             document.format,
             count_texts(document, options.keys, options.target_language),
             result.results,
+            self.options.glossary,
             terms,
             num_kept,
             earlier.unused,

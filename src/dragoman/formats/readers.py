@@ -136,7 +136,7 @@ def detect_format(path: Path, file_format: Format = "auto", *, is_one_side: bool
         problem = f"the ending {suffix!r}" if suffix else "a name without an ending"
         raise DataError(
             f"{path}: {problem} does not name a format; known are {' '.join(SUFFIX_FORMATS)}; save it as one of them, such as "
-            "tab-separated text, or give data.….format in a recipe",
+            "tab-separated text, or state its format in a recipe, as data.train.format",
             code="unknown-format",
         )
     return SUFFIX_FORMATS[suffix]

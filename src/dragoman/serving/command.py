@@ -135,7 +135,7 @@ def serve(args: ServeOptions) -> None:
     speech model serves /v1/audio/transcriptions, as OpenAI's clients call it.
 
     \b
-    Example:  dragoman serve runs/multi30k-ende/bundle
+    Example:  dragoman serve en-de
               curl -d q="Hello." -d source=en -d target=de http://127.0.0.1:5000/translate
     """
     if args.hash_key:

@@ -155,7 +155,7 @@ class PairTokenizer:
         if self.languages is None:
             key, language = ("source_language", source_language) if source_language else ("target_language", target_language)
             raise RecipeError(
-                f"decoding.{key} = {language!r}: the model has no language tokens, so its languages are fixed; leave it out",
+                f"decoding.{key} = {language!r}: the model translates between two fixed languages; leave it out",
                 code="invalid-option",
             )
         return self.with_languages(self.languages.select(self.source, source_language, target_language, zero_shot=zero_shot))

@@ -419,7 +419,7 @@ def evaluate(args: EvaluateOptions) -> None:
     A bundle of many languages has scores for each --pair, and their means.
 
     \b
-    Example:  dragoman evaluate runs/multi30k-ende/bundle --src test.en --ref test.de beam_size=5 -o out.de
+    Example:  dragoman evaluate en-de --src test.en --ref test.de beam_size=5 -o out.de
               dragoman evaluate runs/multi30k-ende/bundle --pair en de test.en test.de --pair de en test.de test.en
     """
     from dragoman.console.terminal import progress_bar, stderr_console

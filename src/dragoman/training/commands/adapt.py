@@ -24,7 +24,7 @@ def adapt(bundle: Path, arguments: tuple[str, ...], run: Path | None, general: P
     the weights of the old one. The same command resumes a run that has stopped. KEY=VALUE changes a key of the recipe.
 
     \b
-    Example:  dragoman adapt runs/general-ende/bundle own.tmx --general news.tsv --run own
+    Example:  dragoman adapt en-de own.tmx --general news.tsv --run own
     """
     from dragoman.console.terminal import print_json, stderr_console
     from dragoman.training.adapt_recipe import prepare_adaptation
