@@ -23,7 +23,7 @@ from dragoman import model_packages
 from dragoman.cli import translation_output
 from dragoman.cli.main import COMMAND_MODULES, COMMANDS, LazyGroup, cli
 from dragoman.console.input_windows import is_shown_as_it_comes
-from dragoman.console.rate_bar import RateColumn
+from dragoman.console.rate_bar import CountColumn, RateColumn
 from dragoman.console.terminal import PreparationProgressBar, print_table, progress_bar
 from dragoman.inference.commands.evaluate import ScoreOutput
 from dragoman.inference.translation_result import Translation
@@ -166,6 +166,18 @@ def test_bar_states_rate_and_time_left_once_they_are_measured(clock: list[float]
     assert texts[0] == ""
     assert texts[-1] == "5.3 lines/s, 4 s left"
     assert max(float(text.partition(" ")[0]) for text in texts[1:]) <= 12
+
+
+@pytest.mark.parametrize(("total", "expected"), [(None, ["", "1,200"]), (2000, ["   0/2000", "1200/2000"])])
+def test_bar_counts_no_more_than_it_knows(total: int | None, expected: list[str]) -> None:
+    column = CountColumn()
+    bar = Progress(column)
+    bar.add_task("validating", total=total)
+    texts = []
+    for done in (0, 1200):
+        bar.update(bar.tasks[0].id, completed=done)
+        texts.append(column.render(bar.tasks[0]).plain)
+    assert texts == expected
 
 
 def test_preparation_logs_each_task(clock: list[float]) -> None:

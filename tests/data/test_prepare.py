@@ -134,7 +134,7 @@ def test_prepared_corpus_matches_its_text(text: Path) -> None:
     assert notices == [
         f"reading train: {text / 'train.en'}, {text / 'train.de'}",
         f"reading valid: {text / 'valid.tsv'}",
-        f"training a bpe tokenizer of {VOCAB_SIZE} pieces",
+        f"training a bpe tokenizer of {VOCAB_SIZE:,} pieces",
     ]
     for name, pairs in (
         ("train", list(read_aligned(text / "train.en", text / "train.de"))),

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import dragoman
 from dragoman.cli.main import cli
+from dragoman.training.commands.quickstart import describe_short_training
 from dragoman.training.quickstart_recipe import prepare_quickstart
 from expected_errors import raises_code
 
@@ -37,8 +38,16 @@ def test_short_run_writes_bundle_report_and_figures(tmp_path: Path, monkeypatch:
     assert "learning rate" in page.lower()
     assert "Cross-attention" in page
     commands = [line.strip() for line in result.output.splitlines() if "dragoman " in line][-3:]
-    assert [line.split("dragoman ")[1].split()[0] for line in commands] == ["translate", "info", "evaluate"]
+    assert [line.split("dragoman ")[1].split()[0] for line in commands] == ["translate", "explain", "evaluate"]
     assert len(dragoman.load(run / "bundle", task="translation").translate(["March 3, 2025", ""])) == 2
+
+
+def test_training_that_the_time_ended_names_the_next_command(tmp_path: Path) -> None:
+    recipe = prepare_quickstart("fr", tmp_path / "q", seed=1, changes=[], notice=lambda _: None).recipe
+    lines = describe_short_training(recipe.training, 18, "fr", tmp_path / "q")
+    assert lines[0] == "The 3.5 minutes ended the training after 18 of 2,000 steps."
+    assert lines[-1].endswith(f"quickstart --to fr --run {tmp_path / 'q'} training.max_minutes=30")
+    assert describe_short_training(recipe.training, 2000, "fr", tmp_path / "q") == []
 
 
 def test_unknown_language_lists_the_known_ones(tmp_path: Path) -> None:

@@ -163,14 +163,11 @@ def _write_text(path: Path, text: str, *, overwrite: bool) -> None:
 
 def _estimate_minutes(recipe: Recipe) -> float | None:
     """Return the minutes of the steps of a training on this machine; None without PyTorch."""
-    from dragoman.data.data_defaults import measure_corpora
-
     try:
-        from dragoman.training.time_estimate import estimate_minutes
+        from dragoman.training.time_estimate import estimate_recipe_minutes
     except ModuleNotFoundError:
         return None
-    corpus = measure_corpora(Path(recipe.data.root), recipe.training_directions.values())
-    return round(estimate_minutes(recipe.model, recipe.training, corpus, vocab_size=recipe.tokenizer.vocab_size), 1)
+    return estimate_recipe_minutes(recipe)
 
 
 def _is_terminal() -> bool:

@@ -113,7 +113,7 @@ class TokenizerConfig(RecipeSection):
 
     def describe_training(self) -> str:
         """Return the start of the training as a message."""
-        size = f"at most {self.vocab_size}" if self.model_type in ("word", "char", "subword-nmt") else f"{self.vocab_size}"
+        size = f"at most {self.vocab_size:,}" if self.model_type in ("word", "char", "subword-nmt") else f"{self.vocab_size:,}"
         return f"training a {self.model_type} tokenizer of {'260' if self.model_type == 'byte' else size} pieces"
 
     @model_validator

@@ -14,13 +14,21 @@ def make_rate_bar(console: Console, task_name: str, total: int | None, unit: str
     bar = Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        CountColumn(),
         RateColumn(unit),
         console=console,
         transient=True,
     )
     bar.add_task(task_name, total=total)
     return bar
+
+
+class CountColumn(MofNCompleteColumn):
+    """Finished units of all; without a known number of all, the finished ones alone, and nothing before the first."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text."""
+        return super().render(task) if task.total is not None else Text(f"{task.completed:,.0f}" if task.completed else "")
 
 
 class RateColumn(ProgressColumn):

@@ -90,16 +90,16 @@ class PairStats:
         messages = []
         if empty := self.dropped.get("empty", 0):
             messages.append(
-                f"{empty} pairs with an empty side dropped ({_join_examples(self.dropped_examples.get('empty', []), empty)})"
+                f"{empty:,} pairs with an empty side dropped ({_join_examples(self.dropped_examples.get('empty', []), empty)})"
             )
         by_filter = {rule: count for rule, count in self.dropped.items() if rule != "empty"}
         if by_filter:
-            rules = ", ".join(f"{rule} {count}" for rule, count in by_filter.items())
-            messages.append(f"{sum(by_filter.values())} pairs dropped by cleaning ({rules}; {examples})")
+            rules = ", ".join(f"{rule} {count:,}" for rule, count in by_filter.items())
+            messages.append(f"{sum(by_filter.values()):,} pairs dropped by cleaning ({rules}; {examples})")
         if self.overlong_pairs:
             verb = {"drop": "dropped", "truncate": "truncated"}[overlong_action]
             overlong_examples = _join_examples(self.overlong_examples, self.overlong_pairs)
-            messages.append(f"{self.overlong_pairs} pairs beyond data.max_length {verb} ({overlong_examples})")
+            messages.append(f"{self.overlong_pairs:,} pairs beyond data.max_length {verb} ({overlong_examples})")
         if self.unknown_labels:
             labels = [f"{label} {count}" for label, count in self.unknown_labels.items()]
             messages.append(

@@ -235,7 +235,9 @@ def _finish(reports: Sequence[FileReport], page: Path | None) -> None:
 def _check_options(args: TranslateFileOptions, paths: Sequence[Path], settings: Sequence[str]) -> None:
     """Raise UsageError for options that do not go together."""
     if not args.check and len(paths) < 2:
-        example = f"such as: dragoman translate-file en-de {paths[0]}" if paths and paths[0].is_file() else "and at least one file"
+        example = (
+            f"such as: dragoman translate-file en-de {paths[0]}" if paths and paths[0].is_file() else "and at least one file"
+        )
         raise usage_error(f"give the name of a model or a bundle first, {example}")
     if args.output == Path("-"):
         raise usage_error("-o -: the translation of a file cannot be standard output; give the name of a file or a folder")

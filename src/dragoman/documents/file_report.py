@@ -154,7 +154,8 @@ def report_check(path: Path, options: DocumentOptions, original: Path | None) ->
 def report_translation(translation: FileTranslation) -> FileReport:
     """Return the report of a file that was translated."""
     num_translated = sum(
-        result.text != "" and result.origin != "file" and "target_language" not in result.flags for result in translation.results
+        result.text != "" and result.origin != "file" and "target_language" not in result.flags
+        for result in translation.results
     )
     matches = [result.match for result in translation.results if result.match is not None]
     flagged = _list_flagged(translation.results, translation.glossary)

@@ -62,5 +62,7 @@ def describe_flags(unit: Unit, text: str, flags: tuple[str, ...], lacking: Seque
 
 
 def _describe_terms(entries: Sequence[GlossaryEntry]) -> str:
-    terms = (f"{entry.source!r} is not translated as {' or '.join(map(repr, entry.targets or [entry.source]))}" for entry in entries)
+    terms = [
+        f"{entry.source!r} is not translated as {' or '.join(map(repr, entry.targets or [entry.source]))}" for entry in entries
+    ]
     return f"{', '.join(terms)}, which the glossary requires"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
-from dragoman.config import ModelConfig, TrainingConfig
-from dragoman.data.data_defaults import CorpusSize
+from dragoman.config import ModelConfig, Recipe, TrainingConfig
+from dragoman.data.data_defaults import CorpusSize, measure_corpora
 from dragoman.model.factory import build_model
 from dragoman.training.compute_plan import choose_compute_plan
 
@@ -17,6 +18,12 @@ MAX_TRIAL_TOKENS = 2048
 MAX_TRIALS = 3
 MAX_SECONDS = 3.0
 """No further trial starts after this time."""
+
+
+def estimate_recipe_minutes(recipe: Recipe) -> float:
+    """Return the minutes of all steps of a recipe, by `estimate_minutes`."""
+    corpus = measure_corpora(Path(recipe.data.root), recipe.training_directions.values())
+    return round(estimate_minutes(recipe.model, recipe.training, corpus, vocab_size=recipe.tokenizer.vocab_size), 1)
 
 
 def estimate_minutes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -38,6 +39,7 @@ from dragoman.training.distributed.process_group import (
     context_from_environment,
     init_process_group,
 )
+from dragoman.training.distributed.signals import StopRequest
 from dragoman.training.run import train
 from dragoman.training.train_step import MicroBatch
 from dragoman.training.validation import Validator
@@ -537,3 +539,14 @@ def test_error_is_reported_once_without_restart(written: Path, tmp_path: Path) -
     assert len(lines) == 1
     assert "nowhere" in lines[0]
     assert "Traceback" not in errors
+
+
+def test_first_ctrl_c_says_what_the_second_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    request = StopRequest()
+    request(signal.SIGINT, None)
+    assert "with a checkpoint; Ctrl-C again stops at once" in terminal.getvalue()
+    with pytest.raises(KeyboardInterrupt):
+        request(signal.SIGINT, None)

@@ -777,11 +777,11 @@ def test_events_are_lines_except_checkpoints(console: Console) -> None:
     bar(RunEvent("checkpoint", 1, "saved"))
     bar(RunEvent("stopped", 3, "the error message of the command"))
     bar(RunEvent("skipped_steps", 2, "step 2: [left] out"))
-    run_info = RunInfo("tiny", "run", "cpu (2 threads)", 44_000_000, peak_flops_per_second=2.9e11, devices=2)
+    run_info = RunInfo("tiny", "run", "cpu (2 threads), float32, lean attention", 44_000_000, devices=2)
     bar(RunStarted(run_info, {}))
     assert get_output(console).splitlines() == [
         "step 2: [left] out",
-        "44,000,000 parameters on 2 devices, each cpu (2 threads), 0.29 TFLOP/s in matrix products",
+        "44,000,000 parameters on 2 devices, each cpu (2 threads), float32",
     ]
 
 

@@ -77,9 +77,8 @@ class TrainingProgressBar:
     def begin(self, run_info: RunInfo) -> None:
         """Print the size of the model and the machine."""
         device_text = f"{run_info.devices} devices, each " if run_info.devices > 1 else ""
-        peak_flops = run_info.peak_flops_per_second
-        peak_flops_text = f", {peak_flops / 1e12:,.2f} TFLOP/s in matrix products" if peak_flops else ""
-        self.notice(f"{run_info.parameters:,} parameters on {device_text}{run_info.machine}{peak_flops_text}")
+        machine = ", ".join(run_info.machine.split(", ")[:2])  # the report also has the kernels
+        self.notice(f"{run_info.parameters:,} parameters on {device_text}{machine}")
         self._start_phase("first step")
 
     def advance(self, progress: float, step: int) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dragoman.console.options import PATH_TYPE, json_option, overrides_argument
+
+if TYPE_CHECKING:
+    from dragoman.config import TrainingConfig
 
 
 @click.command()
@@ -46,6 +49,19 @@ def quickstart(overrides: tuple[str, ...], language: str, run: Path | None, seed
         print_json(report)
     else:
         _print_results(report, Path(prepared.recipe.run), Path(prepared.recipe.data.root), language)
+        for line in describe_short_training(prepared.recipe.training, report["steps"], language, folder):
+            click.echo(line)
+
+
+def describe_short_training(config: TrainingConfig, num_steps: int, language: str, folder: Path) -> list[str]:
+    """Return lines that say that the time ended a training before its steps did, and how to train longer; else none."""
+    if num_steps >= config.max_steps or config.max_minutes is None:
+        return []
+    return [
+        f"The {config.max_minutes:g} minutes ended the training after {num_steps:,} of {config.max_steps:,} steps.",
+        "If the translations are bad, go on with:",
+        f"  {_get_program_name()} quickstart --to {language} --run {folder} training.max_minutes=30",
+    ]
 
 
 def _print_results(report: dict[str, Any], folder: Path, data_dir: Path, language: str) -> None:
@@ -67,7 +83,7 @@ def _print_results(report: dict[str, Any], folder: Path, data_dir: Path, languag
     program = _get_program_name()
     click.echo("Try next:")
     click.echo(f'  echo "May 17, 2031" | {program} translate {folder}/bundle')
-    click.echo(f"  {program} info {folder}/bundle")
+    click.echo(f'  {program} explain {folder}/bundle "May 17, 2031"')
     click.echo(f"  {program} evaluate {folder}/bundle --src {data_dir}/test.en --ref {data_dir}/test.{language}")
 
 

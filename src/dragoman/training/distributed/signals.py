@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -23,6 +25,8 @@ class StopRequest:
         if self.reason is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.reason = signal.Signals(number).name
+        if number == signal.SIGINT and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
+            print("stopping after this step or validation, with a checkpoint; Ctrl-C again stops at once", file=sys.stderr)
 
 
 def is_hangup_ignored() -> bool:
