@@ -10,14 +10,16 @@ Importing dragoman is fast: a name imports its module at first use.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
 
 from dragoman.version import __version__
 
 # The threads of NumPy's OpenBLAS wait for work in a loop, at first for 60 ms of a core. With this they sleep after 2^16 cycles.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
+TYPE_CHECKING = False  # type checkers take it as true; the import of typing takes longer than the rest
 if TYPE_CHECKING:
+    from typing import Any
+
     from dragoman.client import AsyncClient, Client
     from dragoman.config import Recipe, read_recipe
     from dragoman.conversion.converter import ConversionResult, convert

@@ -198,6 +198,21 @@ finally:
     assert "Everyday use:" in done.stdout
 
 
+def test_interrupt_during_imports_is_one_line() -> None:
+    program = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from dragoman.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "dragoman: interrupted\n")
+
+
 # Translate
 
 
