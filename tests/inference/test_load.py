@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import assert_type
+from typing import Any, assert_type
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_load_returns_the_class_of_the_task(bundle: Path, tmp_path: Path) -> Non
     either = dragoman.load(bundle, device="cpu", precision="float32")
     assert_type(translator, Translator)
     assert_type(parser, Parser)
-    assert_type(either, Translator | Parser)
+    assert_type(either, Translator | Any)
     assert isinstance(translator, Translator)
     assert isinstance(parser, Parser)
     assert isinstance(either, Translator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -245,6 +246,18 @@ def test_python_blocks_compile(subtests: pytest.Subtests) -> None:
             for language, text in code_blocks(page):
                 if language == "python":
                     assert ast.parse(text, page_id(page)).body, text
+
+
+@pytest.mark.slow
+def test_example_of_the_readme_has_types(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    example = tmp_path / "example.py"
+    example.write_text("".join(text for language, text in code_blocks(ROOT / "README.md") if language == "python"))
+    environment = os.environ | {"MYPYPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", str(example)], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 def test_named_files_and_tests_exist(subtests: pytest.Subtests) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from dragoman.errors import BundleError, DeviceError
 from dragoman.inference.bundle_store import locate_bundle
@@ -57,7 +57,7 @@ def load(
     inter_threads: int | None = ...,
     shortlist: str | Path | None = ...,
     adapters: Mapping[str, str | Path] | None = ...,
-) -> Translator | Parser: ...
+) -> Translator | Any: ...
 
 
 def load(
@@ -74,7 +74,7 @@ def load(
     """Open a bundle, or an ensemble of several. Return a `Translator`, or a `Parser` if the first bundle is a parser.
 
     path, ensemble_paths: folders, or URLs of an object store, which are copied to the cache folder
-    task: expected task; a type checker then knows the class of the result, and a bundle of the other task raises an error
+    task: expected task; a bundle of another task raises an error. Without it, type checkers expect a `Translator`.
     device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU if there is one
     precision: "float32", "int8" (CPU only), "bfloat16" (GPU only), or "auto". "auto" is int8 if the compiled back end runs,
         else float32, or bfloat16 on a GPU that computes in it
