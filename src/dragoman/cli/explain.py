@@ -166,7 +166,7 @@ def _explain_text(bundle: Path, text: str, target: str | None, **options: Any) -
     from dragoman.inference.translator import Translator
     from dragoman.runtime.shared_weights import find_copy
 
-    if read_config(find_copy(bundle) or locate_bundle(bundle))[0].task.kind == "transcription":
+    if read_config(find_copy(bundle) or locate_bundle(bundle))[0].task.has_speech_source:
         from dragoman.transcription.explain_transcript import explain_transcript
         from dragoman.transcription.transcriber import Transcriber
 

@@ -64,6 +64,11 @@ class TaskConfig(RecipeSection):
         return self.kind != "parsing"
 
     @property
+    def has_speech_source(self) -> bool:
+        """Return whether the model reads speech and writes what is said."""
+        return self.kind == "transcription"
+
+    @property
     def has_tagging_head(self) -> bool:
         """Return whether a layer on the encoder predicts the tags."""
         return not self.has_text_target and self.pos_tags == "head"

@@ -147,7 +147,7 @@ class ModelSet:
         parser: ServedParser | None = None
         transcribers: list[ServedTranscriber] = []
         for path in paths:
-            if read_config(find_copy(path) or locate_bundle(path))[0].task.kind == "transcription":
+            if read_config(find_copy(path) or locate_bundle(path))[0].task.has_speech_source:
                 from dragoman.transcription.transcriber import Transcriber
 
                 import_sound_libraries(f"{path}: a recording")
