@@ -13,6 +13,7 @@ from dragoman.config import make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights
+from torch_models import bundle_model
 
 
 def make_noisy_bundle(
@@ -32,7 +33,7 @@ def make_noisy_bundle(
         for name, weight in model.named_parameters():
             mean = 1.0 if name.endswith("norm.weight") else 0.0
             weight.copy_(torch.randn(weight.shape, generator=chance) * get_scale(name) + mean)
-    return Bundle.from_model(recipe, tokenizer, model.eval())
+    return bundle_model(recipe, tokenizer, model.eval())
 
 
 def write_bundle(bundle: Bundle, path: Path) -> Path:

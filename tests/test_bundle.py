@@ -41,6 +41,7 @@ from dragoman.model.weights import average_weights, collect_weights, to_arrays
 from dragoman.tasks.attention_alignment import AlignmentHead
 from expected_errors import raises_code
 from tiny_runs import WORDS
+from torch_models import bundle_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -65,7 +66,7 @@ def make_bundle(recipe: Recipe, *, seed: int = 1) -> Bundle:
     )
     torch.manual_seed(seed)
     model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target)).eval()
-    return Bundle.from_model(recipe, tokenizer, model, METADATA)
+    return bundle_model(recipe, tokenizer, model, METADATA)
 
 
 def save(bundle: Bundle, path: Path, *, overwrite: bool = False) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dragoman import Translator
+from dragoman import Translator, word_aligner
 from dragoman.bundle import BundleMetadata, load_bundle
 from dragoman.cli.main import cli
 from dragoman.evaluation.aer import AlignmentScore, score_alignments
@@ -46,11 +46,12 @@ def test_empty_sentences_have_no_links() -> None:
     assert align_pairs([[]], [[]]) == [[]]
 
 
-def test_many_pairs_are_split_into_blocks() -> None:
+def test_many_pairs_are_split_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     # (2 + 1) · 2 cells for each pair
     pairs = [(["a", "b"], ["c", "d"])] * 5
-    assert [len(block) for block in split_blocks(pairs, max_cells=12)] == [2, 2, 1]
-    assert [len(block) for block in split_blocks(pairs, max_cells=1)] == [1] * 5
+    for max_cells, sizes in ((12, [2, 2, 1]), (1, [1] * 5)):
+        monkeypatch.setattr(word_aligner, "MAX_BLOCK_CELLS", max_cells)
+        assert [len(block) for block in split_blocks(pairs)] == sizes
     assert list(split_blocks([])) == []
 
 

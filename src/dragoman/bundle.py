@@ -200,17 +200,6 @@ class Bundle:
     metadata: BundleMetadata = field(default_factory=BundleMetadata)
     release: Callable[[], None] = lambda: None
 
-    @classmethod
-    def from_model(
-        cls, recipe: Recipe, tokenizer: PairTokenizer, model: Transformer, metadata: BundleMetadata | None = None
-    ) -> Bundle:
-        """Return a bundle of a model of PyTorch in memory, which shares its weights."""
-        from dragoman.model.weights import collect_weights, to_arrays
-
-        bundle = cls(recipe, tokenizer, to_arrays(collect_weights(model)), metadata or BundleMetadata())
-        bundle.__dict__["model"] = model
-        return bundle
-
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
         """Numbers of tokens of both sides, as the functions that build a model take them."""

@@ -34,7 +34,6 @@ def align_pairs(
     sources: Sequence[WordSequence],
     targets: Sequence[WordSequence],
     *,
-    num_iterations: int = NUM_ITERATIONS,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[list[Link]]:
     """Return the links of each pair in order of the source; a pair with an empty side has none.
@@ -45,7 +44,7 @@ def align_pairs(
     """
     links: list[list[Link]] = []
     for block in split_blocks(zip(sources, targets, strict=True)):
-        links += align_block(block, num_iterations=num_iterations, on_progress=on_progress)
+        links += align_block(block, on_progress)
     return links
 
 
@@ -64,13 +63,13 @@ def build_dictionary(
     return {word: best[word][0] for word in sorted(best) if best[word][1] >= min_count}
 
 
-def split_blocks(pairs: Iterable[tuple[WordSequence, WordSequence]], *, max_cells: int = MAX_BLOCK_CELLS) -> Iterator[Block]:
-    """Yield blocks of consecutive pairs with at most `max_cells` cells each."""
+def split_blocks(pairs: Iterable[tuple[WordSequence, WordSequence]]) -> Iterator[Block]:
+    """Yield blocks of consecutive pairs with at most `MAX_BLOCK_CELLS` cells each."""
     block: Block = []
     num_cells = 0
     for source, target in pairs:
         pair_cells = (len(source) + 1) * len(target)
-        if block and num_cells + pair_cells > max_cells:
+        if block and num_cells + pair_cells > MAX_BLOCK_CELLS:
             yield block
             block, num_cells = [], 0
         block.append((source, target))
@@ -79,21 +78,18 @@ def split_blocks(pairs: Iterable[tuple[WordSequence, WordSequence]], *, max_cell
         yield block
 
 
-def align_block(
-    block: Block, *, num_iterations: int = NUM_ITERATIONS, on_progress: Callable[[int], None] = lambda _: None
-) -> list[list[Link]]:
+def align_block(block: Block, on_progress: Callable[[int], None] = lambda _: None) -> list[list[Link]]:
     """Return the links of each pair, estimated from these pairs alone."""
     sources, targets = [source for source, _ in block], [target for _, target in block]
-    forward_links = _align_direction(sources, targets, num_iterations, on_progress)
+    forward_links = _align_direction(sources, targets, on_progress)
     backward_links = [
-        {(source, target) for target, source in links}
-        for links in _align_direction(targets, sources, num_iterations, on_progress)
+        {(source, target) for target, source in links} for links in _align_direction(targets, sources, on_progress)
     ]
     return [symmetrize(forward, backward) for forward, backward in zip(forward_links, backward_links, strict=True)]
 
 
 def _align_direction(
-    sources: Sequence[WordSequence], targets: Sequence[WordSequence], num_iterations: int, on_progress: Callable[[int], None]
+    sources: Sequence[WordSequence], targets: Sequence[WordSequence], on_progress: Callable[[int], None]
 ) -> list[set[Link]]:
     """Return a link from each target word to its most probable source word, unless that is the null word."""
     source_ids, target_ids = _assign_ids(sources), _assign_ids(targets)
@@ -112,9 +108,9 @@ def _align_direction(
     start_J = np.r_[0, np.cumsum(size_J)[:-1]]
     source_id_P = unique_P // vocab_size
     probability_P = np.ones(len(unique_P))
-    for iteration in range(num_iterations):
+    for iteration in range(NUM_ITERATIONS):
         posterior_X = probability_P[pair_id_X]
-        if iteration >= num_iterations / 2:
+        if iteration >= NUM_ITERATIONS / 2:
             posterior_X *= prior_X
         posterior_X /= np.repeat(np.add.reduceat(posterior_X, start_J), size_J)
         count_P = np.bincount(pair_id_X, posterior_X, len(unique_P))

@@ -557,7 +557,7 @@ def test_report_escapes_texts() -> None:
         stats = CleaningStats(100)
         for number, text in enumerate(texts):
             stats.count_drop(text, Pair(text, text, f"{text}:{number}"))
-        return render_cleaning_report(dict.fromkeys(texts, stats), title=texts[0])
+        return render_cleaning_report(dict.fromkeys(texts, stats))
 
     def find_tags(page: str) -> list[str]:
         return re.findall("<[^>]*>", re.sub('"[^"]*"', "", page))

@@ -21,6 +21,7 @@ from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.conversion import zip_archive
 from dragoman.export.argos import export_argos
 from dragoman.model.weights import collect_weights
+from torch_models import bundle_model
 
 pytest.importorskip("ctranslate2", reason="a package holds a model of CTranslate2, which is not installed")
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -61,7 +62,7 @@ def dequantized(bundle: Bundle) -> Bundle:
         if weight.dim() == 2 and "positions" not in name:
             scale = 127 / weight.data.abs().amax(1, keepdim=True).clamp_min(1e-30)
             weight.data = (weight.data * scale).round() / scale
-    return Bundle.from_model(bundle.recipe, bundle.tokenizer, model, bundle.metadata)
+    return bundle_model(bundle.recipe, bundle.tokenizer, model, bundle.metadata)
 
 
 def test_package_of_dragoman_converts_back(bundle: Path, exported: Path, corpus: Path, tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from dragoman.inference.backends.compiled.cpu_features import get_instruction_se
 from dragoman.inference.backends.compiled.threads import limit_threads
 from dragoman.inference.backends.compiled.weights import CompiledPrecision
 from dragoman.inference.backends.select import build_inference_model, find_float32_reason
-from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.model_weights import list_shapes
@@ -32,6 +31,7 @@ from dragoman.shortlist import Shortlist
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.torch_engine.inference_model import as_inference_model
 from int8_products import quantize
+from torch_models import wrap_model
 
 PAD, UNK, BEGIN, END = range(4)
 VOCABULARY = 90
@@ -75,7 +75,7 @@ def compile_model(model: Transformer, precision: CompiledPrecision = "int8", **k
     config = make_config(**keys)
     extension = config.compiled_extension
     assert extension is not None
-    compiled = extension.compile(TrainedModel.from_transformer(model, config).get_weights(), precision)
+    compiled = extension.compile(wrap_model(model, config).get_weights(), precision)
     assert isinstance(compiled, CompiledCtc)
     return compiled
 
@@ -93,7 +93,7 @@ def test_float32_outputs_equal_pytorch(subtests: pytest.Subtests) -> None:
         for seed, decoding in itertools.product(range(2), decodings):
             with subtests.test(name=name, seed=seed, decoding=decoding):
                 config, model = make_config(**keys), make_model(seed, **keys)
-                trained = TrainedModel.from_transformer(model, config)
+                trained = wrap_model(model, config)
                 compiled = build_inference_model([trained], "cpu", "float32", None)
                 outputs, expected = (
                     generate(BatchSearch(inference_model, DecodingConfig(**decoding), start_id=BEGIN), SOURCES)
@@ -150,7 +150,7 @@ def test_batch_and_threads_do_not_change_predictions(precision: CompiledPrecisio
 def test_shortlist_gives_its_words_only() -> None:
     model, words = make_model(0), [PAD, UNK, BEGIN, END, *range(40, 60)]
     shortlist = Shortlist(np.zeros((VOCABULARY, 1), np.int64), np.arange(40, 60), False, b"")
-    trained = TrainedModel.from_transformer(model, make_config())
+    trained = wrap_model(model, make_config())
     inference_model = build_inference_model([trained], "cpu", "float32", shortlist)
     search = BatchSearch(inference_model, DecodingConfig(method="greedy"), start_id=BEGIN)
     others = [token for token in range(VOCABULARY) if token not in words]

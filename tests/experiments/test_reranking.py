@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import dragoman
 from conftest import MakeRecipe
 from dragoman import Translator
-from dragoman.bundle import Bundle, load_bundle, save_bundle
+from dragoman.bundle import load_bundle, save_bundle
 from dragoman.cli.main import cli
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.evaluation.metrics import bleu
@@ -31,6 +31,7 @@ from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights
 from expected_errors import raises_code
 from tiny_runs import WORDS
+from torch_models import bundle_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 CANDIDATES = [
@@ -55,7 +56,7 @@ def reverse_path(bundle: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPa
     tokenizer: Any = PairTokenizer(trained.target, trained.source, append_source_eos=recipe.model.append_source_eos)  # type: ignore[arg-type]
     torch.manual_seed(2)
     model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target)).eval()
-    saved = Bundle.from_model(recipe, tokenizer, model)
+    saved = bundle_model(recipe, tokenizer, model)
     save_bundle(folder / "bundle", recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata=saved.metadata)
     return folder / "bundle"
 

@@ -23,6 +23,7 @@ from dragoman.io.storage import verify_checksums
 from expected_errors import raises_code
 from noisy_bundles import make_noisy_bundle, write_bundle
 from odd_texts import PLAIN
+from torch_models import bundle_model
 
 transformers: Any = pytest.importorskip("transformers", reason="compares with transformers, which is not installed")
 pytestmark = pytest.mark.usefixtures("one_core", "quiet")
@@ -191,5 +192,5 @@ def test_unsupported_feature_is_named(subtests: pytest.Subtests, tmp_path: Path)
     with torch.no_grad():
         bundle.model.output_bias[5] = 0.5
     with raises_code("export-unsupported", "model.output_bias = True"):
-        export_huggingface(Bundle.from_model(bundle.recipe, bundle.tokenizer, bundle.model), tmp_path / "out")
+        export_huggingface(bundle_model(bundle.recipe, bundle.tokenizer, bundle.model), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -13,12 +13,13 @@ import torch
 
 from conftest import MakeRecipe
 from dragoman import TranslationConstraints, Translator
-from dragoman.bundle import Bundle, BundleMetadata
+from dragoman.bundle import BundleMetadata
 from dragoman.config import TokenizerConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, train_tokenizer
 from dragoman.errors import RecipeError
 from dragoman.inference.phrase_encoder import PhraseEncoder
 from dragoman.model.factory import build_model
+from torch_models import bundle_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -88,7 +89,7 @@ def translator(request: pytest.FixtureRequest, tiny: MakeRecipe, tmp_path_factor
     tokenizer = train_pair(request.param, "bpe")
     torch.manual_seed(3)
     model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target))
-    return Translator.from_bundles([Bundle.from_model(recipe, tokenizer, model.eval(), BundleMetadata())], device="cpu")
+    return Translator.from_bundles([bundle_model(recipe, tokenizer, model.eval(), BundleMetadata())], device="cpu")
 
 
 @pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
@@ -135,7 +136,7 @@ def test_phrases_are_normalized_as_texts(tmp_path: Path, tiny: MakeRecipe) -> No
     config = TokenizerConfig(vocab_size=330, reserved_tokens=0, normalization="nfkc")
     tokenizer = train_tokenizer(TEXTS["zh"] * 20, TEXTS["zh"] * 20, config, append_source_eos=True, seed=1)
     model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target))
-    translator = Translator.from_bundles([Bundle.from_model(recipe, tokenizer, model.eval(), BundleMetadata())], device="cpu")
+    translator = Translator.from_bundles([bundle_model(recipe, tokenizer, model.eval(), BundleMetadata())], device="cpu")
     (included,) = translator.translate(["one"], constraints=[TranslationConstraints(include=("，",))])
     assert "," in included.text
     assert included.unmet_constraints == ()

@@ -208,7 +208,8 @@ def test_signals_are_not_blocked_without_signal_masks(monkeypatch: pytest.Monkey
 
 def test_memory_is_unknown_without_proc_and_resource(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flops, "resource", None)
-    assert flops.read_resident_mib(Path("/no/such/file")) is None
+    monkeypatch.setattr(flops, "STATM_FILE", Path("/no/such/file"))
+    assert flops.read_resident_mib() is None
 
 
 def test_features_are_detected_in_one_module(subtests: pytest.Subtests) -> None:

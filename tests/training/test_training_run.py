@@ -35,7 +35,7 @@ import dragoman.training.report
 import dragoman.training.trainer
 import dragoman.training.validation
 from conftest import MakeRecipe
-from dragoman.bundle import Bundle, load_bundle
+from dragoman.bundle import load_bundle
 from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
 from dragoman.data.collate import Batch, collate
 from dragoman.data.dataloader import DataPosition, TrainingBatches
@@ -64,6 +64,7 @@ from dragoman.training.resume_checks import check_recipe_unchanged
 from dragoman.training.run import train
 from expected_errors import raises_code
 from tiny_runs import NO_DROPOUT
+from torch_models import bundle_model
 from trainers import Recorder, assert_equal_states, assert_equal_tensors, fake_validations, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -794,7 +795,7 @@ def test_validation_loss_equals_forced_scoring(trained: Path, corpus: Path) -> N
     checkpoint = list_checkpoints(trained / "checkpoints")[-1]
     bundle = load_bundle(trained / "bundle")
     load_weights(bundle.model, checkpoint.weights(), location=checkpoint.path)
-    bundle = Bundle.from_model(bundle.recipe, bundle.tokenizer, bundle.model, bundle.metadata)
+    bundle = bundle_model(bundle.recipe, bundle.tokenizer, bundle.model, bundle.metadata)
     scored = dragoman.Translator.from_bundles([bundle], device="cpu").score(*lines)
     log_probs = [value for output in scored for value in output.token_log_probs]
     last = [entry for entry in read_metrics_log(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]

@@ -58,7 +58,7 @@ def find_warnings(stats_by_corpus: Mapping[str, CleaningStats]) -> list[str]:
     return warnings
 
 
-def render_cleaning_report(stats_by_corpus: Mapping[str, CleaningStats], *, title: str = "Pairs dropped by cleaning") -> str:
+def render_cleaning_report(stats_by_corpus: Mapping[str, CleaningStats]) -> str:
     """Return a self-contained HTML page with the statistics of all corpora.
 
     The page has one table of all corpora, and one table of examples for each filter.
@@ -74,7 +74,7 @@ def render_cleaning_report(stats_by_corpus: Mapping[str, CleaningStats], *, titl
         "in turn from each corpus."
     ]
     return render_report(
-        title,
+        "Pairs dropped by cleaning",
         facts=[("pairs read", f"{total.num_read:,}"), ("pairs kept", f"{total.num_kept:,}{kept_percentage}")],
         tables=[
             ReportTable("Pairs read, dropped by each filter, and kept", *format_table(stats_by_corpus)),

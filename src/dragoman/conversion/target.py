@@ -177,9 +177,9 @@ class WeightBuilder:
         self.tensors = tensors
         self.release = release
 
-    def copy(self, name: str, *, scale: float = 1.0) -> TensorStream:
-        """Return the stream of one tensor, times a number."""
-        return self.concat([self.tensors[name]], scale=scale)
+    def copy(self, name: str) -> TensorStream:
+        """Return the stream of one tensor."""
+        return self.concat([self.tensors[name]])
 
     def concat(self, parts: Sequence[RowSource], *, scale: float = 1.0) -> TensorStream:
         """Return the stream of several tensors, one behind the other in their first dimension."""

@@ -14,15 +14,13 @@ MAX_TREE_DEPTH = 1_000
 """Largest number of nested brackets, far beyond that of any sentence."""
 
 
-def read_trees(
-    path: Path | None, *, word_form: ptb.WordForm = "escaped", max_depth: int = ptb.MAX_DEPTH
-) -> Iterator[ptb.LocatedTree]:
+def read_trees(path: Path | None, *, max_depth: int = ptb.MAX_DEPTH) -> Iterator[ptb.LocatedTree]:
     """Return an iterator over the trees of a file, each with the line in which it begins. A path of None is standard input.
 
     A tree may span several lines or share one, and an identifier and a tab may precede it. Raises DataError, which names the
     line, for brackets that do not match and for trees over `max_depth`.
     """
-    return ptb.iter_trees(read_lines(path), describe_path(path), word_form=word_form, max_depth=max_depth)
+    return ptb.iter_trees(read_lines(path), describe_path(path), max_depth=max_depth)
 
 
 def read_brackets(path: Path | None) -> Iterator[Pair]:

@@ -100,7 +100,6 @@ class TranslationService:
         self,
         models: ModelSet,
         limits: ServerLimits,
-        metrics: ServerMetrics | None = None,
         *,
         retry: bool = True,
         language_check: bool = True,
@@ -113,7 +112,7 @@ class TranslationService:
         self.language_check = language_check
         self._identified_pairs: set[tuple[str, str]] = set()
         self.telemetry = telemetry
-        self.metrics = metrics or ServerMetrics()
+        self.metrics = ServerMetrics()
         self.searches: QueuedSearch[LineKey | ParseKey, Translation | Parse] = QueuedSearch(
             search_lines, max_tokens=limits.max_queue_tokens, on_batch=self.metrics.count_batch, telemetry=telemetry
         )

@@ -11,6 +11,9 @@ from dragoman.viz.explanation import ATTENTION_KINDS, Explanation
 from dragoman.viz.source_attention import render_source_attention
 from dragoman.viz.tree_attention import render_tree_attention
 
+PIXELS_PER_UNIT = 3
+"""Scale of PNGs."""
+
 
 def list_figure_names(*, include_tree: bool = False) -> list[str]:
     """Return the names that `render_figures` can return. There is no beam figure without a recorded beam."""
@@ -36,11 +39,11 @@ def render_words(explanation: Explanation) -> str:
     return render_source_attention(explanation) if explanation.image else render_word_matrix(explanation)
 
 
-def svg_to_png(svg: str, *, scale: int = 3) -> bytes:
-    """Return an SVG as a PNG, with `scale` pixels for each unit. Raises MissingDependencyError."""
+def svg_to_png(svg: str) -> bytes:
+    """Return an SVG as a PNG, with `PIXELS_PER_UNIT` pixels for each unit. Raises MissingDependencyError."""
     try:
         import resvg_py
     except ImportError:
         raise MissingDependencyError("resvg-py", "png", "writing a PNG") from None
     render: Any = resvg_py.svg_to_bytes
-    return bytes(render(svg_string=svg, zoom=scale, sans_serif_family="DejaVu Sans"))
+    return bytes(render(svg_string=svg, zoom=PIXELS_PER_UNIT, sans_serif_family="DejaVu Sans"))

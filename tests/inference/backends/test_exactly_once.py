@@ -14,13 +14,13 @@ from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.inference.backends.protocol import Precision
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
-from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.torch_engine.static_model import build_static_inference_model
+from torch_models import wrap_model
 
 RESERVED = range(4, 36)
 WORDS = range(36, 64)
@@ -43,7 +43,7 @@ def make_model(seed: int) -> Transformer:
 def build_backends(model: Transformer, device: torch.device) -> dict[str, InferenceModel]:
     """Return the model on each back end of a device: on a processor also with the static steps of a GPU."""
     if device.type == "cuda":
-        trained_model = TrainedModel.from_transformer(model.to(device), CONFIG)
+        trained_model = wrap_model(model.to(device), CONFIG)
         precisions: tuple[Precision, ...] = ("float32", "bfloat16")
         return {name: build_inference_model([trained_model], "cuda", name, None) for name in precisions} | {
             "plain": as_inference_model([model])
@@ -53,7 +53,7 @@ def build_backends(model: Transformer, device: torch.device) -> dict[str, Infere
         "static": build_static_inference_model(model),
     }
     if supports_compiled(CONFIG, "int8"):
-        backends["compiled"] = build_inference_model([TrainedModel.from_transformer(model, CONFIG)], "cpu", "int8", None)
+        backends["compiled"] = build_inference_model([wrap_model(model, CONFIG)], "cpu", "int8", None)
     return backends
 
 

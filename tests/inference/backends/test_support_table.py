@@ -23,6 +23,7 @@ from dragoman.inference.backends.support_table import (
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
 from expected_errors import raises_code
+from torch_models import wrap_model
 
 # Recipe keys that give a small model one feature of the table.
 MODEL_KEYS: dict[str, dict[str, Any]] = {
@@ -45,7 +46,7 @@ def make_model(feature: str) -> TrainedModel:
     config = ModelConfig(**keys | MODEL_KEYS.get(feature, {}) | ({"d_k": 2, "d_v": 2} if "heads" in feature else {}))
     parser_options: dict[str, Any] = {"word_id": 4, "tagging": False} if config.pointer else {}
     model = build_model(config, source_vocab_size=20, target_vocab_size=20, **parser_options).eval()
-    return TrainedModel.from_transformer(model, config)
+    return wrap_model(model, config)
 
 
 def find_chosen_name(model: TrainedModel, request: BackendRequest) -> str:

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 import m2m100_folders
 from dragoman import Translator, convert, load
-from dragoman.bundle import Bundle, BundleMetadata, load_bundle
+from dragoman.bundle import BundleMetadata, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import update_section
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -40,6 +40,7 @@ from dragoman.viz.explanation import (
 )
 from dragoman.viz.explanation_figures import list_figure_names, render_figures
 from expected_errors import raises_code
+from torch_models import bundle_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -149,7 +150,7 @@ def test_explain_supports_models_of_several_shapes(bundle: Path, change: dict[st
     torch.manual_seed(1)
     model = build_model(config, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target)).eval()
     translator = Translator.from_bundles(
-        [Bundle.from_model(recipe, tokenizer, model, BundleMetadata())], device="cpu", precision="float32"
+        [bundle_model(recipe, tokenizer, model, BundleMetadata())], device="cpu", precision="float32"
     )
     explanation = explain(translator, "three red five")
     assert explanation.beam, explanation.notes

@@ -29,20 +29,6 @@ class TrainedModel:
     release: Callable[[], None] = lambda: None
 
     @classmethod
-    def from_transformer(
-        cls, model: Transformer, config: ModelConfig, *, release: Callable[[], None] = lambda: None
-    ) -> TrainedModel:
-        """Return a PyTorch model as a trained model, whose arrays are views of its parameters."""
-
-        def get_weights() -> ModelWeights:
-            from dragoman.model.weights import collect_weights, to_arrays  # imports PyTorch
-
-            arrays = to_arrays(collect_weights(model))
-            return ModelWeights(config, arrays, model.encoder.embedding.padding_id, release=release)
-
-        return cls(config, get_weights, lambda: model, release)
-
-    @classmethod
     def from_bundle(cls, bundle: Bundle, device: str = "cpu", *, is_mapped: bool = False) -> TrainedModel:
         """Return the model of a bundle. is_mapped: its weights are mapped from disk, so their memory may be released"""
         release = bundle.release if is_mapped else lambda: None

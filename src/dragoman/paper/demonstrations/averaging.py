@@ -5,7 +5,6 @@ It is measured twice: while the loss still falls, and later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,17 +33,17 @@ class AveragingResult:
         return SeedScores([last - mean for last, mean in zip(self.last.values, self.mean.values, strict=True)])
 
 
-def measure_averaging(measured_steps: Sequence[int] = MEASURED_STEPS) -> list[AveragingResult]:
+def measure_averaging() -> list[AveragingResult]:
     """Train with a constant rate, and score the last checkpoint and the mean of the last five after each number of steps."""
     with single_thread():
-        by_seed = [_train_and_average(seed, measured_steps) for seed in SEEDS]
+        by_seed = [_train_and_average(seed) for seed in SEEDS]
     return [
         AveragingResult(step, *(SeedScores([losses[index][kind] for losses in by_seed]) for kind in (0, 1)))
-        for index, step in enumerate(measured_steps)
+        for index, step in enumerate(MEASURED_STEPS)
     ]
 
 
-def _train_and_average(seed: int, measured_steps: Sequence[int]) -> list[tuple[float, float]]:
+def _train_and_average(seed: int) -> list[tuple[float, float]]:
     """Return the losses of the last weights and of the mean after each number of steps."""
     torch.manual_seed(seed)
     model = build_copier("interleaved")
@@ -62,14 +61,14 @@ def _train_and_average(seed: int, measured_steps: Sequence[int]) -> list[tuple[f
 
     checkpoints: list[dict[str, Tensor]] = []
     losses = []
-    for step in range(1, max(measured_steps) + 1):
+    for step in range(1, max(MEASURED_STEPS) + 1):
         optimizer.zero_grad()
         compute_loss(BATCH_SIZE, generator).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if step % CHECKPOINT_EVERY == 0:
             last = {name: tensor.clone() for name, tensor in model.state_dict().items()}
             checkpoints = [*checkpoints[1 - NUM_CHECKPOINTS :], last]
-        if step in measured_steps:
+        if step in MEASURED_STEPS:
             mean = {name: torch.stack([weights[name] for weights in checkpoints]).mean(dim=0) for name in last}
             mean_loss = compute_test_loss(mean)
             losses.append((compute_test_loss(last), mean_loss))  # the last weights stay in the model

@@ -1,7 +1,6 @@
 """Trees in the bracket format of the Penn Treebank: `(S (NP (PRP It)) (VP (VBZ works)))`.
 
-A word that is a bracket is escaped as -LRB-, -RRB-, -LSB-, -RSB-, -LCB- or -RCB-. A tree keeps the escaped form after reading,
-unless the caller chooses plain words.
+A word that is a bracket is escaped as -LRB-, -RRB-, -LSB-, -RSB-, -LCB- or -RCB-. A tree keeps the escaped form after reading.
 """
 
 from __future__ import annotations
@@ -9,13 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dragoman.errors import DataError
 from dragoman.parsing.trees.tree import Tree, TreeEvent, build_tree, format_brackets, iter_events
-
-WordForm = Literal["escaped", "plain"]
-"""Form of brackets among the words of a tree: escaped as in files, or plain ( ) [ ] { }."""
 
 MAX_DEPTH = 100_000
 """Maximum depth of a tree that is read."""
@@ -23,7 +19,6 @@ MAX_TREE_CHARACTERS = 2**24
 """Maximum number of characters of a tree that is read."""
 BRACKET_NAMES = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
 
-_BRACKETS_BY_NAME = {name: sign for sign, name in BRACKET_NAMES.items()}
 _IDENTIFIER = re.compile(r"[^()\t]*\t")
 # A tag with its word; an opening bracket with its label; a closing one; anything else between spaces and brackets.
 _TOKEN = re.compile(r"\(([^() \t\r\n]+)[ \t\r]+([^() \t\r\n]+)[ \t\r]*\)|(\([^() \t\r\n]*)|(\))|([^() \t\r\n]+)")
@@ -61,15 +56,8 @@ def escape_word(word: str) -> str:
     return BRACKET_NAMES.get(word) or _escape_round_brackets(word)
 
 
-def unescape_word(word: str) -> str:
-    """Return the plain form of an escaped word."""
-    return _BRACKETS_BY_NAME.get(word, word)
-
-
-def format_tree(tree: Tree, *, word_form: WordForm = "escaped") -> str:
+def format_tree(tree: Tree) -> str:
     """Return the tree on one line with single spaces. Round brackets in words and labels are escaped.
-
-    word_form: form of the words in `tree`
 
     Raises ValueError for white space in a word or label, an empty word, and an empty tag, because no reader could restore them.
     """
@@ -80,13 +68,7 @@ def format_tree(tree: Tree, *, word_form: WordForm = "escaped") -> str:
         for text in (word, label or ""):
             if _SPACE.search(text):
                 raise ValueError(f"{text!r}: has white space, which the bracket format cannot express; remove it")
-        tree_events.append(
-            TreeEvent(
-                kind,
-                label and _escape_round_brackets(label),
-                escape_word(word) if word_form == "plain" else _escape_round_brackets(word),
-            )
-        )
+        tree_events.append(TreeEvent(kind, label and _escape_round_brackets(label), _escape_round_brackets(word)))
     return format_brackets(build_tree(tree_events))
 
 
@@ -94,17 +76,15 @@ def _escape_round_brackets(text: str) -> str:
     return text.replace("(", "-LRB-").replace(")", "-RRB-")
 
 
-def read_tree(text: str, *, word_form: WordForm = "escaped", name: str = "the tree") -> Tree:
+def read_tree(text: str, *, name: str = "the tree") -> Tree:
     """Return the only tree in a text. Raises DataError if there is none or more than one."""
-    trees = [located_tree.tree for located_tree in iter_trees(text.split("\n"), name, word_form=word_form)]
+    trees = [located_tree.tree for located_tree in iter_trees(text.split("\n"), name)]
     if len(trees) != 1:
         raise DataError(f"{name}: has {len(trees)} trees; write exactly one", code="invalid-tree")
     return trees[0]
 
 
-def iter_trees(
-    lines: Iterable[str], name: str, *, word_form: WordForm = "escaped", max_depth: int = MAX_DEPTH, start_line: int = 1
-) -> Iterator[LocatedTree]:
+def iter_trees(lines: Iterable[str], name: str, *, max_depth: int = MAX_DEPTH, start_line: int = 1) -> Iterator[LocatedTree]:
     """Yield the trees of a file's lines.
 
     name: the file's name in error messages
@@ -126,7 +106,7 @@ def iter_trees(
                         f"{name}, line {line_number}: {_describe_outside_token(token.group())}", code="invalid-tree"
                     )
                 tree_line, size = line_number, 0
-            finished_tree = _apply_token(open_brackets, token, word_form)
+            finished_tree = _apply_token(open_brackets, token)
             if len(open_brackets) > max_depth:
                 problem = f"the tree that begins in line {tree_line} is deeper than {max_depth} brackets"
                 raise DataError(f"{name}, line {line_number}: {problem}", code="invalid-tree")
@@ -143,7 +123,7 @@ def iter_trees(
         )
 
 
-def _apply_token(open_brackets: list[_OpenBracket], token: re.Match[str], word_form: WordForm) -> Tree | None:
+def _apply_token(open_brackets: list[_OpenBracket], token: re.Match[str]) -> Tree | None:
     """Apply one token to the open brackets. Return the tree if the token completes it."""
     kind = token.lastindex
     parent = open_brackets[-1] if open_brackets else None
@@ -158,13 +138,13 @@ def _apply_token(open_brackets: list[_OpenBracket], token: re.Match[str], word_f
         return None
     elif kind == _LEAF:
         tag, word = token.group(1, 2)
-        finished_tree = Tree(tag, (unescape_word(word) if word_form == "plain" else word,))
+        finished_tree = Tree(tag, (word,))
     else:
         assert parent is not None
         if parent.label is None:
             parent.label = token.group()
         else:
-            parent.children.append(unescape_word(token.group()) if word_form == "plain" else token.group())
+            parent.children.append(token.group())
         return None
     if not open_brackets:
         return finished_tree

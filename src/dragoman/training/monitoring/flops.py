@@ -25,6 +25,7 @@ from dragoman.training.monitoring.layer_macs import count_layer_macs
 
 # The gradient with respect to either factor of a product costs as much as the product.
 TRAINING_FLOPS_FACTOR = 3
+STATM_FILE = Path("/proc/self/statm")
 
 Lengths = npt.NDArray[np.int64]
 Macs = npt.NDArray[np.float64]
@@ -159,10 +160,10 @@ def measure_memory_mib(device: torch.device) -> float | None:
     return read_resident_mib()
 
 
-def read_resident_mib(statm_path: Path = Path("/proc/self/statm")) -> float | None:
+def read_resident_mib() -> float | None:
     """Return the resident memory of this process in MiB, its peak if the system has no /proc, or None without both."""
     try:
-        return int(statm_path.read_text().split()[1]) * mmap.PAGESIZE / 2**20
+        return int(STATM_FILE.read_text().split()[1]) * mmap.PAGESIZE / 2**20
     except (OSError, ValueError, IndexError):
         if resource is None:
             return None

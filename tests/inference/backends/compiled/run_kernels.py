@@ -30,6 +30,7 @@ from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
 from dragoman.runtime.thread_count import set_num_threads
 from dragoman.tasks.generation import BatchSearch, generate
+from torch_models import wrap_model
 
 VOCABULARY, PADDING_ID = 90, 0
 NUM_STEPS = 20  # more than the first capacity of the cache of keys and values
@@ -57,7 +58,7 @@ def make_model(keys: dict[str, Any]) -> TrainedModel:
     model = build_model(config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, padding_id=PADDING_ID).eval()
     for seed, parameter in enumerate(model.parameters()):
         parameter.copy_(make_numbers(tuple(parameter.shape), seed) / 2)
-    return TrainedModel.from_transformer(model, config)
+    return wrap_model(model, config)
 
 
 def make_sources() -> NDArray[np.int64]:

@@ -29,6 +29,7 @@ from dragoman.model.factory import build_model
 from dragoman.tasks.generation import BatchSearch, GenerationJob, generate
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.torch_engine.inference_model import as_inference_model
+from torch_models import wrap_model
 
 pytest.importorskip("numba", reason="Numba is not installed")
 
@@ -71,7 +72,7 @@ def build_model_with_end_scale(
     for parameter in model.parameters():
         parameter.add_(0.2 * torch.randn_like(parameter))
     model.output[END_ID] *= end_scale
-    return TrainedModel.from_transformer(model, config)
+    return wrap_model(model, config)
 
 
 def prepare(model: TrainedModel, precision: Precision = "int8", shortlist: Any = None) -> InferenceModel:

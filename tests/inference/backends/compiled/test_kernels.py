@@ -47,12 +47,12 @@ from dragoman.inference.backends.compiled.weights import (
 )
 from dragoman.inference.backends.device import choose_fastest_precision
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
-from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.io.int8_tensors import MIN_STEP, dequantize_matrices, quantize_matrices
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.torch_engine.arrays import TorchArrays
 from int8_products import D_FF, compute_weight_steps, quantize, sum_lanes
+from torch_models import wrap_model
 
 njit = kernel_compiler.njit
 
@@ -132,7 +132,7 @@ def compile_transformer(
     model: Transformer, precision: CompiledPrecision = "int8", keys: Mapping[str, Any] = MappingProxyType({})
 ) -> CompiledTransformer:
     """Return the compiled model of `make_model` with these keys."""
-    return compile_model(TrainedModel.from_transformer(model, make_config(**keys)).get_weights(), precision)
+    return compile_model(wrap_model(model, make_config(**keys)).get_weights(), precision)
 
 
 def make_sources(sentences: int, longest: int) -> Tensor:
@@ -398,7 +398,7 @@ def test_logsumexp_and_topk_equal_pytorch(vocabulary: int) -> None:
 
 def test_memory_of_embeddings_is_released_after_many_tokens() -> None:
     releases: list[int] = []
-    weights = TrainedModel.from_transformer(make_model(), make_config(), release=lambda: releases.append(1)).get_weights()
+    weights = wrap_model(make_model(), make_config(), release=lambda: releases.append(1)).get_weights()
     compiled_model = compile_model(weights)
     sources_BS = np.full((2, MIN_RELEASED_TOKENS // 2), PADDING + 1)
     for source_BS, num_releases in ((sources_BS[:1], 0), (sources_BS, 1)):
@@ -417,7 +417,7 @@ def test_platforms_without_kernels_use_the_training_model(monkeypatch: pytest.Mo
 
 
 def build_prepared(model: Transformer, precision: Any) -> object:
-    trained_model = TrainedModel.from_transformer(model, make_config())
+    trained_model = wrap_model(model, make_config())
     step = cast(Any, build_inference_model([trained_model], "cpu", precision, None).step)
     return getattr(step, "__wrapped__", step).__self__
 
@@ -428,7 +428,7 @@ def build_prepared(model: Transformer, precision: Any) -> object:
 def test_int8_weights_compute_as_their_float32(precision: CompiledPrecision, name: str) -> None:
     """The logits, with the whole vocabulary and with a few words, are those of the float32 weights to the last bit."""
     config, words_W = make_config(**MODEL_KEYS[name]), np.array([0, 1, 2, 3, 17, 40, 41, 89])
-    weights = TrainedModel.from_transformer(make_model(**MODEL_KEYS[name]), config).get_weights()
+    weights = wrap_model(make_model(**MODEL_KEYS[name]), config).get_weights()
     stored = dequantize_matrices(quantize_matrices(weights.arrays))
     source_BS, tokens_N = make_sources(3, 7).numpy(), np.array([2, 17, 40])
     expected, *results = (
