@@ -1,4 +1,4 @@
-"""Usual lengths of translations, measured at the end of a training."""
+"""Usual lengths of translations, measured at the end of a training, and the pairs for measurements with the model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from dragoman.bundle import Bundle, BundleMetadata, read_config
 from dragoman.data.prepare import PreparedData
 from dragoman.data.tokenization.pair_tokenizer import read_tokenizer
+from dragoman.formats.pair import Pair
 from dragoman.inference.text_options import ModelLimits
 from dragoman.text import length_ratios
-from dragoman.training.measure_parts import measure_corpus_lengths
+from dragoman.training.measure_parts import limit_tokens, measure_corpus_lengths
 
 
 def test_ratios_of_the_training_corpus_are_in_the_metadata(
@@ -33,3 +34,12 @@ def test_ratios_of_the_training_corpus_are_in_the_metadata(
     languages = ratios[0].source_language, ratios[0].target_language
     assert ModelLimits.read(known, *languages).length_ratios == ratios[0]
     assert ModelLimits.read(known, "xx", "de").length_ratios is None
+
+
+def test_long_pairs_are_measured_on_fewer(bundle: Path) -> None:
+    recipe, _, _ = read_config(bundle)
+    tokenizer = read_tokenizer(bundle, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
+    pairs = [Pair("one", "eins")] * 10
+    size = len(tokenizer.encode_target("eins"))
+    assert [len(limit_tokens(tokenizer, pairs, limit, 3)) for limit in (0, 5 * size, 6 * size - 1, 99 * size)] == [3, 5, 5, 10]
+    assert len(limit_tokens(tokenizer, pairs[:2], 0, 3)) == 2

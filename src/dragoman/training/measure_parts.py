@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from dragoman.bundle import BundleMetadata
 from dragoman.config import Recipe
 from dragoman.config.data_config import Direction
 from dragoman.data.prepare import VALID, PreparedData
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair
 from dragoman.model.factory import assemble_model
@@ -39,6 +41,9 @@ from dragoman.training.validation import get_references, group_by_languages, rea
 
 # Number of validation pairs for the choice of the alignment head. More pairs would hardly change the choice.
 NUM_ALIGNMENT_PAIRS = 1000
+# Target tokens of the pairs for the head and for the calibration. Characters and pixels as tokens make pairs long.
+MAX_ALIGNMENT_TOKENS = 50_000
+MAX_CALIBRATION_TOKENS = 25_000
 # Fewer pairs choose a worse head than the one of the initial bundle.
 MIN_ALIGNMENT_PAIRS = 100
 # Number of training pairs of a corpus for the quantiles of lengths; 20 of them are beyond each limit.
@@ -112,6 +117,7 @@ class RunMeasurement:
         if languages is not None:
             tokenizer = tokenizer.select_languages(*languages, zero_shot=True)
             pairs = [pairs[index] for index in indices]
+        pairs = limit_tokens(tokenizer, pairs, MAX_ALIGNMENT_TOKENS, MIN_ALIGNMENT_PAIRS)
         decoder = TorchForcedDecoder(self._build_model())
         sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
         candidates = None if guided_head is None else [guided_head]
@@ -128,6 +134,7 @@ class RunMeasurement:
         if not has_one_pair or not recipe.model.num_cross_attentions:
             return None
         pairs = self.read_pairs(MAX_CALIBRATION_SENTENCES)
+        pairs = limit_tokens(self.prepared.tokenizer, pairs, MAX_CALIBRATION_TOKENS, MIN_CALIBRATION_SENTENCES)
         if len(pairs) < MIN_CALIBRATION_SENTENCES:
             return None
         model = self._build_model().to(self.device)
@@ -153,6 +160,12 @@ class RunMeasurement:
             )
         load_weights(model, self.weights, location=self.location)
         return model.eval()
+
+
+def limit_tokens(tokenizer: PairTokenizer, pairs: Sequence[Pair], max_tokens: int, min_pairs: int) -> list[Pair]:
+    """Return the first pairs with at most `max_tokens` target tokens, and at least `min_pairs` if there are so many."""
+    sizes = accumulate(len(tokenizer.encode_target(pair.target)) for pair in pairs)
+    return list(pairs[: max(min_pairs, sum(size <= max_tokens for size in sizes))])
 
 
 def measure_corpus_lengths(directions: Mapping[str, Direction], prepared: PreparedData) -> list[LengthRatios] | None:
