@@ -239,6 +239,23 @@ def test_swapped_languages_are_named(languages: tuple[str, str]) -> None:
     assert ("most sources are in en: --from and --to may be swapped" in result.stderr) == (languages == ("zh", "en"))
 
 
+@pytest.mark.parametrize(
+    ("languages", "note"),
+    [
+        (("en", "de"), "most sources are in Cyrillic letters, in which en is not written: check --from"),
+        (("ru", "el"), "most targets are in Latin letters, in which el is not written: check --to"),
+        (("ru", "de"), ""),
+        (("kk", "de"), ""),
+    ],
+)
+def test_wrong_letters_are_named(languages: tuple[str, str], note: str) -> None:
+    text = "".join(f"это файл номер {number}\tdas ist die Datei {number}\n" for number in range(NUM_PAIRS))
+    Path("pairs.tsv").write_text(text, encoding="utf-8")
+    result = run_init("pairs.tsv", "--from", languages[0], "--to", languages[1])
+    assert result.exit_code == 0
+    assert [line for line in result.stderr.splitlines() if "letters" in line] == [note] * bool(note)
+
+
 def test_a_model_of_the_pair_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("pairs.tsv").write_text(PAIRS, encoding="utf-8")
     for models in ([], ["de-en"], ["en-de", "firefox-en-de"]):

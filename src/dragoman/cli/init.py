@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dragoman.console.options import PATH_TYPE, check_output_paths, json_option, overwrite_option, usage_error
+from dragoman.languages import get_language
 
 if TYPE_CHECKING:
     from dragoman.config import Recipe
@@ -94,8 +96,7 @@ def init(
         print_json({**facts, "minutes": _estimate_minutes(recipe), "survey": asdict(survey)})
         return
     print_facts(f"{corpus}: {from_language} to {to_language}", survey.describe())
-    swapped = f"most sources are in {to_language}: --from and --to may be swapped" if _are_swapped(held_out, languages) else ""
-    for note in filter(None, (swapped, choice)):
+    for note in filter(None, (_find_wrong_language(held_out, languages), choice)):
         stderr_console().print(note, markup=False)
     held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
     click.echo(f"{output}: written{held}")
@@ -124,6 +125,22 @@ def _print_next_steps(files: Sequence[Path], output: Path, languages: tuple[str,
         click.echo(f"The training takes about {format_minutes(minutes)} here.")
     if (model := f"{languages[0]}-{languages[1]}") in list_models() and len(files) == 1:
         click.echo(f"The model {model} is here. Adapting it takes less time:\n  dragoman adapt {model} {files[0]}")
+
+
+def _find_wrong_language(pairs: Sequence[Pair], languages: tuple[str, str]) -> str:
+    """Return a sentence if most texts of a side are in the language of the other one, or in letters that its own lacks."""
+    from dragoman.text.guards import SCRIPTS, get_script
+
+    if _are_swapped(pairs, languages):
+        return f"most sources are in {languages[1]}: --from and --to may be swapped"
+    texts = zip(*((pair.source, pair.target) for pair in pairs[:MAX_IDENTIFIED]), strict=True)
+    for side, option, language, side_texts in zip(("sources", "targets"), ("--from", "--to"), languages, texts, strict=False):
+        scripts = Counter(get_script(letter) for letter in "".join(side_texts) if letter.isalpha())
+        known = SCRIPTS.get(get_language(language))
+        script, count = scripts.most_common(1)[0] if scripts else ("", 0)
+        if known and script not in known and 2 * count > scripts.total():
+            return f"most {side} are in {script.capitalize()} letters, in which {language} is not written: check {option}"
+    return ""
 
 
 def _are_swapped(pairs: Sequence[Pair], languages: tuple[str, str]) -> bool:
