@@ -1001,7 +1001,7 @@ def test_prepare_train_and_average_write_their_outputs(
     assert report["steps"] == 6
     assert "step       6  epoch" in answer.err
     assert "validation" in answer.err
-    assert "60 pairs, about 222 target tokens: size tiny" in answer.err
+    assert "60 pairs, about 1,059 target tokens: size tiny" in answer.err
     assert "model.norm = pre" not in answer.err
     monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
     again = run_cli("-v", "train", recipe)

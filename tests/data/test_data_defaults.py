@@ -56,9 +56,9 @@ def test_left_out_settings_follow_from_the_corpora(recipe_file: Path) -> None:
     assert (recipe.tokenizer.vocab_size, recipe.training.warmup_steps) == (1200, 31)
     assert recipe.training.checkpoint_averaging == "none"
     assert choice is not None
-    assert choice.startswith("600 pairs, about 5,333 target tokens: size tiny, 1,200 pieces, batches of 2,048 tokens")
-    assert "310 steps (119 epochs)" in choice  # 310 · 2,048 / 5,333
-    assert "1 steps (0.4 epochs)" in str(read_training_recipe(recipe_file, ["training.max_steps=1"])[1])
+    assert choice.startswith("600 pairs, about 9,179 target tokens: size tiny, 1,200 pieces, batches of 2,048 tokens")
+    assert "310 steps (64 epochs)" in choice  # 0.93 · 310 · 2,048 / 9,179
+    assert "1 steps (0.2 epochs)" in str(read_training_recipe(recipe_file, ["training.max_steps=1"])[1])
     assert read_training_recipe(recipe_file)[0] == recipe  # so the same command resumes
 
 

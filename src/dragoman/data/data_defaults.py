@@ -29,6 +29,10 @@ MAX_PAIRS_READ = 100_000
 """Pairs of a corpus that are read to estimate its size."""
 BYTES_PER_TOKEN = 4.5
 """UTF-8 bytes of a piece, over languages and sizes of vocabularies."""
+BYTES_AT_8000, BYTES_PER_DOUBLING = 4.85, 0.75
+"""UTF-8 bytes of a piece of 8,000, and how many fewer with half of them: 3.36, 4.15 and 4.85 for 2,000, 4,000 and 8,000."""
+BATCH_FILL = 0.93
+"""Target tokens of a batch over `batch_tokens`, the rest being padding: 0.95 for batches of 4,096, and 0.91 for 2,048."""
 BYTES_PER_PIECE = 40
 """Bytes of text that the tokenizer's training needs for each piece of its vocabulary."""
 
@@ -40,10 +44,6 @@ class CorpusSize:
     pairs: int
     tokens: int
     """Target tokens."""
-
-    def describe(self) -> str:
-        """Return the size in words."""
-        return f"{self.pairs:,} pairs, about {self.tokens:,} target tokens"
 
 
 @dataclass(frozen=True)
@@ -241,9 +241,13 @@ def _round(number: float) -> int:
 
 def describe_choice(size: str, tokenizer: TokenizerConfig, training: TrainingConfig, corpus_size: CorpusSize) -> str:
     """Return one line about the settings that follow from the corpora."""
-    epochs = training.max_steps * training.batch_tokens * training.batches_per_update / max(corpus_size.tokens, 1)
+    bytes_per_token = BYTES_AT_8000 + BYTES_PER_DOUBLING * math.log2(min(tokenizer.vocab_size, 8000) / 8000)
+    num_bytes = corpus_size.tokens * BYTES_PER_TOKEN
+    tokens = int(num_bytes / (1.0 if tokenizer.model_type == "byte" else max(bytes_per_token, 1.0))) + corpus_size.pairs
+    epochs = BATCH_FILL * training.max_steps * training.batch_tokens * training.batches_per_update / max(tokens, 1)
     return (
-        f"{corpus_size.describe()}: size {size}, {tokenizer.vocab_size:,} pieces, batches of "
+        f"{corpus_size.pairs:,} pairs, about {tokens:,} target tokens: "
+        f"size {size}, {tokenizer.vocab_size:,} pieces, batches of "
         f"{training.batch_tokens:,} tokens, {training.max_steps:,} steps ({epochs:.{int(epochs < 9.5)}f} epochs), warm-up of "
         f"{training.warmup_steps:,}; the recipe may set each"
     )
