@@ -213,15 +213,20 @@ def test_path_with_a_degenerate_repetition_is_marked() -> None:
 def test_forward_flops_count_the_positions_of_the_decoder() -> None:
     """Two sentences of 3 and 5 source tokens: 8 tokens with 34 pairs, 16 positions with 136 pairs, 68 pairs between both."""
     model = build()
-    config = ModelConfig.model_validate(
-        {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "decoder": "ctc"}
-    )
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "decoder": "ctc"}
+    config = ModelConfig.model_validate(sizes)
     projection, feed_forward, pair = 16 * 16, 2 * 16 * 32, 2 * 16
     source = 4 * projection + feed_forward + 2 * projection + 2 * projection  # encoder, keys and values, upsampling
     position = 4 * projection + feed_forward + 2 * projection + 16 * VOCAB_SIZE
     macs = 8 * source + 16 * position + pair * (34 + 136 + 68)
     lengths, other = torch.tensor([3, 5]).numpy(), torch.tensor([9, 9]).numpy()
     assert count_forward_flops(config, VOCAB_SIZE, lengths, other) == 2 * macs
+    windows = [
+        ModelConfig.model_validate(sizes | {"attention_window": 1, "ctc_cross_attention": value}) for value in ("all", "window")
+    ]
+    # With one neighbor on each side, 6 and 10 positions have 3 · 16 - 4 pairs, in place of 68 with the source.
+    full, local = (count_forward_flops(window, VOCAB_SIZE, lengths, other) for window in windows)
+    assert full - local == 2 * pair * (68 - 44)
     weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 2) - model.output.numel()
     assert weights == 12 * projection + 2 * feed_forward + 2 * projection  # every matrix is in the count above
 

@@ -159,10 +159,11 @@ class CtcOptions(ModelExtension):
         return compile_ctc(weights, self.ctc_upsampling, precision)
 
     def change_macs(self, macs: LayerMacs, config: ModelConfig) -> LayerMacs:
-        """Return the operations with those of the upsampled positions, each of which attends to the source."""
+        """Return the operations with those of the upsampled positions, each of which attends to the source or a part of it."""
         return replace(
             macs,
             cross_attentions=config.decoder_layers,
             source=macs.source + self.ctc_upsampling * config.d_model**2,
             positions_per_source=self.ctc_upsampling,
+            has_local_source=self.ctc_cross_attention == "window",
         )

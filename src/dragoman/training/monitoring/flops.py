@@ -129,17 +129,18 @@ def count_forward_macs(model: ModelConfig, target_vocab_size: int) -> Macs:
 
 def _measure_sizes(model: ModelConfig, sources: Lengths, targets: Lengths) -> npt.NDArray[np.float64]:
     """Return the sizes of a batch in the order of `Size`. Positions of a decoder that predicts all at once are its targets."""
-    positions_per_source = count_layer_macs(model).positions_per_source
-    predicts_all_at_once = positions_per_source is not None
-    if positions_per_source is not None:
-        targets = np.ceil(positions_per_source * sources).astype(sources.dtype)
+    layer_macs = count_layer_macs(model)
+    predicts_all_at_once = layer_macs.positions_per_source is not None
+    if layer_macs.positions_per_source is not None:
+        targets = np.ceil(layer_macs.positions_per_source * sources).astype(sources.dtype)
+    target_pairs = _count_visible_pairs(targets, model.attention_window, bidirectional=predicts_all_at_once)
     return np.array(
         [
             sources.sum(),
             targets.sum(),
             _count_visible_pairs(sources, model.attention_window, bidirectional=True),
-            _count_visible_pairs(targets, model.attention_window, bidirectional=predicts_all_at_once),
-            (sources * targets).sum(),
+            target_pairs,
+            target_pairs if layer_macs.has_local_source else (sources * targets).sum(),
             1.0,
         ]
     )

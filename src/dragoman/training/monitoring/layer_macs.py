@@ -18,6 +18,7 @@ class LayerMacs:
     encoder_attentions, decoder_attentions, cross_attentions: number of layers with this attention
     source, target: of one source token and of one target token beside the layers, without the output matrix
     positions_per_source: positions of a decoder that predicts all tokens at once; None if it has one for each target token
+    has_local_source: whether such a position attends to the source of the positions in its window only
     """
 
     encoder: tuple[int, ...]
@@ -31,6 +32,7 @@ class LayerMacs:
     source: int = 0
     target: int = 0
     positions_per_source: float | None = None
+    has_local_source: bool = False
 
 
 def count_layer_macs(config: ModelConfig) -> LayerMacs:
