@@ -190,6 +190,10 @@ def test_other_paths_are_no_bundle(tmp_path: Path) -> None:
     load_error(tmp_path / "file", names="file")
     with raises_code("bundle-not-found", "nowhere: there is no such folder; give a folder that dragoman wrote"):
         read_config(tmp_path / "nowhere")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for path in (tmp_path / "run", tmp_path / "run" / "bundle"):
+        with raises_code("bundle-unfinished", f"the training in {tmp_path / 'run'} has not finished"):
+            read_config(path)
 
 
 # Hostile configs with a valid manifest

@@ -279,6 +279,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     # Bundles
     ErrorCode("invalid-bundle", BundleError, "The model on disk cannot be used."),
     ErrorCode("bundle-not-found", BundleError, "There is no bundle in the folder."),
+    ErrorCode("bundle-unfinished", BundleError, "The training of the run has not written its bundle yet."),
     ErrorCode("bundle-damaged", BundleError, "A file of the bundle is missing, was changed or was cut short."),
     ErrorCode("bundle-mismatch", BundleError, "The files of the bundle do not describe one model."),
     ErrorCode("wrong-task", BundleError, "The bundle is of another task than the command needs."),

@@ -351,6 +351,14 @@ def _read_manifest(folder: Path, error_type: type[DragomanError], unreadable_typ
             message = f"{folder}: is a run folder, not a bundle; give {folder / 'bundle'}"
             raise error_type(message, code=missing_code) from None
         problem = f"holds no {MANIFEST_FILE}" if folder.is_dir() else "there is no such folder"
+        unfinished = [
+            run for run in (folder, folder.parent) if (run / "checkpoints").is_dir() and not (run / "bundle").is_dir()
+        ]
+        if issubclass(error_type, BundleError) and unfinished:
+            problem = (
+                f"the training in {unfinished[0]} has not finished; run its command again to resume it, which writes the bundle"
+            )
+            raise error_type(f"{folder}: {problem}", code="bundle-unfinished") from None
         raise error_type(f"{folder}: {problem}; give a folder that dragoman wrote", code=missing_code) from None
     except NotADirectoryError:
         raise error_type(f"{folder}: is not a folder; give a folder that dragoman wrote", code=missing_code) from None

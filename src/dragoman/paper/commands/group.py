@@ -212,7 +212,7 @@ def figures(
     it. Otherwise Figure 3 takes the word with the most distant attention, and Figure 4 the word with the sharpest attention.
 
     \b
-    Example:  dragoman paper figures runs/multi30k-ende/bundle "a man who is walking two dogs stops at a shop ." -o figures
+    Example:  dragoman paper figures en-de -o figures
               dragoman paper figures runs/wmt14-ende-base/bundle --figure 4 --heads 5,6 --png
     """
     from dragoman.console.figure_files import write_png, write_svg
