@@ -173,7 +173,7 @@ def test_model_is_fetched_once_by_name(package: Path, corpus: Path, tmp_path: Pa
     source = tmp_path / "source.en"
     source.write_text("".join((corpus / "test.en").read_text().splitlines(keepends=True)[:5]), encoding="utf-8")
     result = run("translate", "argos-en-de", str(source))
-    assert "argos-en-de: fetched once (size not known, license stated by its page)" in result.stderr
+    assert "argos-en-de: is fetched this once (size not known, license stated by its page)" in result.stderr
     dragoman.convert(package, tmp_path / "converted")
     assert result.stdout == run("translate", str(tmp_path / "converted"), str(source)).stdout
     package.unlink()

@@ -166,6 +166,7 @@ def test_adapt_writes_a_bundle_and_a_verdict(bundle: Path, corpus: Path, tmp_pat
     (tmp_path / "more.tsv").write_text("more\tmehr\n", encoding="utf-8")
     result = run_command("adapt", bundle, file, tmp_path / "more.tsv", *settings)
     assert "The training takes about" in result.stderr
+    assert f"adapted to 2 files, into {tmp_path / 'run'}" in result.stderr.replace("\n", "")
     assert "On the held-out pairs (6 sentences), " in result.output
     assert "On the general text (8 sentences), " in result.output
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))

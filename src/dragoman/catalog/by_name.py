@@ -35,8 +35,8 @@ def fetch_with_progress(model: CatalogModel) -> Path:
     treat_termination_as_interrupt()
     size = "size not known" if model.weight_bytes is None else f"{model.weight_bytes / 1e6:.0f} MB in int8"
     print_note(
-        f"{model.name}: fetched once ({size}, license {model.license or 'stated by its page'}), then converted and kept in the "
-        "cache"
+        f"{model.name}: is fetched this once ({size}, license {model.license or 'stated by its page'}), then converted and "
+        "kept in the cache"
     )
     with progress_bar(stderr_console(), f"fetching {model.name}", None, unit="bytes") as bar:
         return fetch_model(model, on_bytes=bar.advance, notify=print_note)

@@ -137,7 +137,8 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None, choice: s
             raise
         raise RankZeroError(error.exit_code) from None  # rank 0 prints the error of all ranks
     console = rich_console()
-    console.print(f"{recipe.name}: {recipe.preset}, {recipe.size}, into {recipe.run}", style="bold", markup=False)
+    kind = "" if recipe.training.init_from else f": {recipe.preset}, {recipe.size}"  # the initial bundle has a size of its own
+    console.print(f"{recipe.name}{kind}, into {recipe.run}", style="bold", markup=False)
     if choice is not None:
         console.print(choice, markup=False)
     deviations = find_deviations(recipe.model_dump())
