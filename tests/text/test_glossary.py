@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.text.glossary import Glossary, GlossaryEntry, get_lemmatizer, list_phrases
+from dragoman.text.glossary import Glossary, GlossaryEntry, get_lemmatizer
 from expected_errors import raises_code
 
 
@@ -75,8 +75,8 @@ def test_forms_of_a_translation(rows: list[tuple[str, str]], source: str, transl
 def test_case_rule_counts_for_forms() -> None:
     glossary = make_glossary(("apple", "Apple"), case_sensitive=True)
     assert [use.form for text in ("Apple", "apple") for use in glossary.check("apple", text)] == ["Apple", None]
-    assert list_phrases(glossary.entries[0]) == ("Apple",)
-    assert list_phrases(GlossaryEntry("green", ("grün", "Grün"))) == ("grün", "Grün")
+    assert glossary.entries[0].list_phrases() == ("Apple",)
+    assert GlossaryEntry("green", ("grün", "Grün")).list_phrases() == ("grün", "Grün")
 
 
 @pytest.mark.parametrize(

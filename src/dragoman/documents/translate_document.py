@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from dragoman.documents.cue_text import split_for_cues
 from dragoman.documents.document import (
@@ -41,12 +41,14 @@ from dragoman.inference.whole_texts import LineRequest, TextTranslation, Transla
 from dragoman.languages import is_foreign, is_same_language, is_spaced_language
 from dragoman.text.accelerators import find_accelerator
 from dragoman.text.code_check import compare_codes
-from dragoman.text.glossary import Glossary, GlossaryEntry, TermUse
 from dragoman.text.guards import check_translation
 from dragoman.text.inline_codes import CodedText, Markup, Point, iter_leaves, list_equal_tags, list_texts, read_inline
 from dragoman.text.inline_rules import InlineRules
 from dragoman.text.projection import split_units
 from dragoman.text.word_codes import mark_word_codes
+
+if TYPE_CHECKING:
+    from dragoman.text.glossary import Glossary, GlossaryEntry, TermUse
 
 Origin = Literal["model", "memory", "file"]
 """Origin of a translation; "file" for one that the file had already, and for a unit without one."""

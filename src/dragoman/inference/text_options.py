@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from dragoman.inference.translation_result import Translation
 from dragoman.languages import get_language
-from dragoman.text.glossary import Glossary
 from dragoman.text.inline_codes import Markup
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.length_ratios import LengthRatios
@@ -16,6 +15,7 @@ from dragoman.text.other_scripts import find_other_scripts
 
 if TYPE_CHECKING:
     from dragoman.bundle import Bundle
+    from dragoman.text.glossary import Glossary
 
 PlaceholderMethod = Literal["auto", "mask", "projection"]
 """Way to keep placeholders and tags without content: by a mask on the search or by attention; auto prefers the mask."""

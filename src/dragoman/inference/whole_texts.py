@@ -28,7 +28,6 @@ from dragoman.languages import is_spaced_language
 from dragoman.tasks.translation_status import TranslationStatus
 from dragoman.text.code_check import NO_DIFFERENCE, CodeDifference, compare_codes
 from dragoman.text.currency_signs import find_currency_signs, loses_currency
-from dragoman.text.glossary import TermUse, list_phrases
 from dragoman.text.guards import Check, check_translation
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_equal_tags, list_texts, read_inline
 from dragoman.text.kept_terms import mark_kept_terms, mark_spans
@@ -39,6 +38,7 @@ from dragoman.text.term_annotation import annotate_terms, has_marks
 
 if TYPE_CHECKING:
     from dragoman.inference.translation_constraints import TranslationConstraints
+    from dragoman.text.glossary import TermUse
 
 KeptStatus = Literal["other_script", "target_language"]
 """Status of a segment that stays as it is: it is in a script of neither language, or in the target language already."""
@@ -424,7 +424,7 @@ def _check_terms(source: str, text: str, options: TextOptions) -> tuple[TermUse,
 
 def _list_phrases(segment: TranslatedSegment) -> PhraseGroups:
     """Return the phrases that the terms of a segment require. A term that is not translated is a placeholder and needs none."""
-    return tuple(list_phrases(use.entry) for use in segment.terms if not use.entry.do_not_translate)
+    return tuple(use.entry.list_phrases() for use in segment.terms if not use.entry.do_not_translate)
 
 
 def _has_word(text: str) -> bool:

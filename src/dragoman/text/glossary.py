@@ -66,6 +66,13 @@ class GlossaryEntry:
                 code="invalid-glossary",
             )
 
+    def list_phrases(self) -> tuple[str, ...]:
+        """Return the phrases of which a search has to place one: the forms, also with a capital letter at the start."""
+        phrases = dict.fromkeys(self.targets)
+        if not self.case_sensitive:
+            phrases |= dict.fromkeys(target[:1].upper() + target[1:] for target in self.targets)
+        return tuple(phrases)
+
 
 def _find_problem(term: str) -> str:
     """Return the reason why a text cannot be a term, or an empty text."""
@@ -276,14 +283,6 @@ class Glossary:
                 if _join(spelling(tokens)) in words[spelling]:
                     return form
         return None
-
-
-def list_phrases(entry: GlossaryEntry) -> tuple[str, ...]:
-    """Return the phrases of which a search has to place one: the forms, also with a capital letter at the start."""
-    phrases = dict.fromkeys(entry.targets)
-    if not entry.case_sensitive:
-        phrases |= dict.fromkeys(target[:1].upper() + target[1:] for target in entry.targets)
-    return tuple(phrases)
 
 
 def get_lemmatizer(language: str) -> Lemmatize | None:

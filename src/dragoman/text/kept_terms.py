@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import unescape
 from itertools import accumulate, groupby
+from typing import TYPE_CHECKING
 
-from dragoman.text.glossary import Glossary
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape
 from dragoman.text.placeholders import Span
+
+if TYPE_CHECKING:
+    from dragoman.text.glossary import Glossary
 
 
 def mark_kept_terms(text: CodedText, glossary: Glossary | None) -> CodedText:

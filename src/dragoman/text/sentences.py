@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from dragoman.languages import get_language
 
@@ -60,7 +60,7 @@ BEFORE_NAMES = {
 @cache
 def _load_abbreviations(language: str) -> frozenset[str]:
     """Return CLDR's abbreviations of a language, without the last period."""
-    table = json.loads(files(__package__).joinpath("abbreviations.json").read_text(encoding="utf-8"))
+    table = json.loads(Path(__file__).with_name("abbreviations.json").read_text(encoding="utf-8"))
     return frozenset(table.get(language, "").split("|"))
 
 
