@@ -1,8 +1,8 @@
 """One process that translates one file without a model: `python -m documents.measure dragoman FILE`, or `argos FILE`.
 
 A stand-in replaces each letter by the one 13 places further. So each text passes the checks, and none is translated twice, as
-a copy of its source would be. The process prints its CPU seconds, its peak memory above that after the imports, and the number
-of calls or texts, as JSON. With argos, it runs in the environment of argos-translate-files and needs nothing else.
+a copy of its source would be. The process prints its CPU seconds, its peak memory, also above that after the imports, and the
+number of calls or texts, as JSON. With argos, it runs in the environment of argos-translate-files and needs nothing else.
 
 With `reversed` as a third word, the stand-in also reverses the words of what it is given, as a model moves words. Then the
 process also prints the number of paragraphs that have all words of the sentence in reverse, each in the element that it had.
@@ -27,8 +27,6 @@ from pathlib import Path
 from typing import Any
 
 _LETTERS = str.maketrans(string.ascii_letters, codecs.encode(string.ascii_letters, "rot13"))
-
-
 _PARAGRAPH = re.compile(r"<(?:w:)?p>(.*?)</(?:w:)?p>", re.DOTALL)
 _HTML_PIECE = re.compile(r"(?:<(b|a)\b[^>]*>|</\w+>)?([^<>]+)(?=<|$)")
 _RUN = re.compile(r"<w:r>(?:<w:rPr>(.*?)</w:rPr>)?<w:t\b[^>]*>(.*?)</w:t>")
@@ -162,7 +160,8 @@ def main() -> None:
     count = translate_file(path)
     seconds = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    figures: dict[str, Any] = {"seconds": seconds, "mebibytes": (peak - before) / 1024, "texts": count, "steps": steps}
+    figures: dict[str, Any] = {"seconds": seconds, "mebibytes": (peak - before) / 1024, "process_mebibytes": peak / 1024}
+    figures |= {"texts": count} | ({"steps": steps} if steps else {})
     if option == "reversed":
         figures["kept"] = count_kept(path, path.with_name(f"{program}-{path.name}"))
     print(json.dumps(figures))

@@ -74,8 +74,8 @@ def run_program(program: str, python: Path, path: Path, *options: str) -> dict[s
     """Return what one process of a program measures with a file."""
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))}
     command: list[str | Path] = [python, "-m", "documents.measure", program, path, *options]
-    figures: dict[str, Any] = json.loads(run_commands(command, environment=environment).output)
-    return figures
+    usage = run_commands(command, environment=environment)
+    return {**json.loads(usage.output), "process_seconds": usage.cpu_seconds}
 
 
 def measure_file(path: Path, pythons: dict[str, Path], rounds: int) -> dict[str, dict[str, float]]:
@@ -110,24 +110,25 @@ def main(quick: bool, report: Path | None) -> None:
         bench.console.print(describe_versions(peer, "argos-translate-files", "lxml"))
     except MissingPeerError as error:
         bench.console.print(f"argos-translate-files is left out: {error}")
-    table = Table("CPU seconds, and peak MiB above the start", ["file", "KB", "paragraphs", *pythons, "times faster", *pythons])
+    header = ["file", "KB", "paragraphs", *pythons, "times faster", *pythons]
+    titles = {"": "CPU seconds, and peak MiB above the start", "process_": "The same of the whole process, with its imports"}
+    tables = {prefix: Table(title, header) for prefix, title in titles.items()}
     kept = Table("Paragraphs that are right if the model reverses the words", ["file", "paragraphs", *pythons])
     steps = Table("Steps of dragoman alone, in CPU microseconds for each paragraph", ["file"])
-    section = Section([table, kept, steps])
+    section = Section([*tables.values(), kept, steps])
     for suffix, write in (("html", write_html), ("docx", write_docx)):
         for factor in (1, 4):
             path = work / f"{factor}x.{suffix}"
             count = factor * (QUICK_PARAGRAPHS if quick else NUM_PARAGRAPHS)
             write(path, count)
             results = section.figures[path.name] = measure_file(path, pythons, QUICK_ROUNDS if quick else ROUNDS)
-            seconds, mebibytes = (
-                [f"{result[name]:.{digits}f}" for result in results.values()]
-                for name, digits in (("seconds", 2), ("mebibytes", 0))
-            )
-            ratio = results["argos"]["seconds"] / results["dragoman"]["seconds"] if "argos" in results else 0.0
             row = [suffix.upper(), f"{path.stat().st_size / 1000:,.0f}", f"{count:,}"]
-            table.rows.append([*row, *seconds, f"{ratio:.2f}" if ratio else "", *mebibytes])
-            section.ratios += [Ratio(f"{suffix}_{factor}x_over_argos", ratio, 1.0)] if ratio else []
+            for prefix, table in tables.items():
+                seconds = {program: result[f"{prefix}seconds"] for program, result in results.items()}
+                ratio = seconds["argos"] / seconds["dragoman"] if "argos" in seconds else 0.0
+                mebibytes = [f"{result[f'{prefix}mebibytes']:.0f}" for result in results.values()]
+                table.rows.append([*row, *map("{:.2f}".format, seconds.values()), f"{ratio:.2f}" if ratio else "", *mebibytes])
+                section.ratios += [Ratio(f"{prefix}{suffix}_{factor}x_over_argos", ratio, 1.0)] if ratio else []
         path = work / f"1x.{suffix}"
         num_paragraphs = QUICK_PARAGRAPHS if quick else NUM_PARAGRAPHS
         reversed_runs = {program: run_program(program, python, path, "reversed") for program, python in pythons.items()}
