@@ -31,7 +31,6 @@ TOO_LARGE: dict[str, tuple[str, str]] = {
     "attributes.html": ("<p " + "a " * 50_000 + ">one</p>", "10,000 tags"),
     "hidden_attributes.html": ("<p title='>' " + "a " * 50_000 + ">one</p>", "10,000 tags"),
     "strings.json": ("[" + '"a",' * (MIN_TEXTS + 1) + "1]", "100,000 texts"),
-    "text.txt": ("one " * 250_001, "1,000,000 characters"),
     "comment.xlf": (XLIFF.format("<!--" + "a" * (MAX_ELEMENT_BYTES + 2**17) + "-->"), "8 MiB"),
     "unit.xlf": (XLIFF.format(UNIT.format("a" * (MAX_ELEMENT_BYTES + 2**17))), "8 MiB"),
     "lines.txt": ("\n" * 1_000_001, "1,000,000 lines"),
