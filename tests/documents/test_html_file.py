@@ -65,6 +65,16 @@ def test_kept_texts_that_readers_see_are_counted() -> None:
     assert html_file.parse(page.encode()).skipped == expected
 
 
+def test_attributes_of_kept_elements_are_texts() -> None:
+    page = (
+        '<p>One <iframe title="a film">x</iframe> two</p><textarea placeholder="write">x</textarea>'
+        '<iframe lang="fr" title="un"></iframe><style title="kept"></style><p translate="no" title="kept">It</p><p>three</p>'
+    )
+    document = check_laws(html_file.parse, page.encode())
+    assert [unit.source for unit in document.units] == ["One", "a film", "two", "write", "un", "three"]
+    assert {unit.source: unit.language for unit in document.units if unit.language} == {"un": "fr"}
+
+
 def test_labels_of_options_and_tracks_are_texts() -> None:
     page = '<select><optgroup label="Big"><option label="One" value="1"></optgroup></select><track label="Two" kind="captions">'
     assert read_sources(page) == ["Big", "One", "Two"]

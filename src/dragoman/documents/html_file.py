@@ -39,6 +39,8 @@ BUTTON_TYPES = frozenset(("submit", "button", "reset"))
 META_NAMES = frozenset(("description", "keywords", "og:title", "og:description", "twitter:title", "twitter:description"))
 KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe", "object", "svg", "math"))
 """Elements that are kept with their content."""
+_SHOWN_TAGS = KEPT_TAGS - {"script", "style", "template"}
+"""Such elements whose attributes readers may see"""
 _READ_TAGS = frozenset(("textarea", "template", "svg"))
 """Such elements whose texts readers may see"""
 
@@ -301,10 +303,11 @@ class _PageReader:
                         self.page.outer_blocks.read_end(name)
                 elif not self._run:
                     self._run_language = self._scopes.language
-                shown = source if kept_tag else self._read_tag(token, source, values)
+                is_code = bool(kept_tag) and kept_tag not in _SHOWN_TAGS
+                shown = source if is_code else self._read_tag(token, source, values)
                 if not is_outside:
                     self._add_to_run(token, shown)
-                elif isinstance(shown, _Tag):
+                elif isinstance(shown, _Tag) and not kept_tag:
                     self.page.add(shown.statements)
             elif kind == "declaration":
                 self._end_run()
@@ -338,7 +341,8 @@ class _PageReader:
             self._scopes.read_end(token.name)
             return source
         language = values.get("lang") or values.get("xml:lang", "")
-        self._scopes.read_start(token.name, language, is_void=token.kind == "empty" or token.name in VOID_TAGS)
+        has_no_texts = token.name in VOID_TAGS or _is_kept(token.name, values)
+        self._scopes.read_start(token.name, language, is_void=token.kind == "empty" or has_no_texts)
         if token.name not in BLOCK_TAGS and _READ_ATTRIBUTES.isdisjoint(values):  # so are most tags inside texts
             return source
         names = set() if not values or _is_locked(values) else set(TEXT_ATTRIBUTES)
@@ -381,7 +385,7 @@ class _PageReader:
         place = token.start + len(source.removesuffix(">").rstrip(_BLANKS + "/"))
         if token.name in ROOT_TAGS:
             statements.append(Statement("root", token.name, "", place, place, place, place, ""))
-        elif token.name in BLOCK_TAGS and token.name not in VOID_TAGS:
+        elif token.name in BLOCK_TAGS and not has_no_texts:
             self.page.outer_blocks.read_start(token.name, place, statements)
         if not attributes and not statements:
             return source
