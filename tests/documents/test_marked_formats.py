@@ -147,6 +147,19 @@ def test_texts_of_restructured_text() -> None:
     assert "`Second Part <Second Part_>`__" in written
 
 
+@pytest.mark.parametrize(("parse", "text", "written"), [
+    (parse_rst, "one foo_ two", "one foo\\_ two"),
+    (parse_rst, "a \\_ b", "a \\\\_ b"),
+    (parse_asciidoc, "one {two} and {0}", "one \\{two} and \\{0}"),
+])  # fmt: skip
+def test_marks_that_a_translation_brings_are_escaped(parse: Callable[[bytes], Document], text: str, written: str) -> None:
+    document = parse(b"A text.\n")
+    translations = {document.units[0].id: UnitTranslation(text)}
+    content = write_document(document, translations)
+    assert content.decode() == f"{written}\n"
+    check_written(document, translations, content, parse)
+
+
 def test_title_with_marks_keeps_the_name_that_docutils_gives_it() -> None:
     written = translate(parse_rst(b"A *b* c_\n========\n\nSee `a b c`_.\n\n.. _c: http://x.y\n"))
     assert written.startswith(b".. _A b c:\n\nNeu ")

@@ -30,7 +30,11 @@ _PAIRS = rf"""
     |{_BEFORE}(?:\[[^\[\]\n]{{1,100}}+\])?+(?P<single>[*_\#])
         (?P<text>(?!(?P=single))(?=\S)(?:(?!(?<=\S)(?P=single)(?!\w)).){{1,300}}+)(?<!\s)(?P=single){_AFTER}
     |(?P<script>[\^~])(?P<raised>(?:(?!(?P=script))\S){{1,100}}+)(?P=script)"""
-_MARK = re.compile(rf"(?P<br>\ \+\n)|(?P<apostrophe>(?<=\w)`'(?=\w))|(?:{_PAIRS})|(?:{_POINTS})", re.VERBOSE | re.DOTALL)
+_NAME = re.compile(r"\{(?=[\w-]{1,100}\})")
+_MARK = re.compile(
+    rf"(?P<escape>\\{_NAME.pattern}[^}}]+\}})|(?P<br>\ \+\n)|(?P<apostrophe>(?<=\w)`'(?=\w))|(?:{_PAIRS})|(?:{_POINTS})",
+    re.VERBOSE | re.DOTALL,
+)
 _MAX_INNER_DEPTH = 8
 _CHARACTERS = {
     "{sp}": " ", "{nbsp}": "\u00a0", "{apos}": "'", "{deg}": "\u00b0",
@@ -54,8 +58,10 @@ class AsciidocSyntax:
         return marks
 
     def write(self, pieces: Sequence[str], tags: Sequence[str], *, is_escaped: bool) -> Sequence[str]:
-        """Return what the file gets for texts and codes in turn. A single mark in a word is doubled."""
-        output = list(pieces)
+        """Return what the file gets for texts and codes in turn. A single mark in a word is doubled,
+        and a backslash is before an attribute.
+        """
+        output = [piece if number % 2 or not is_escaped else _NAME.sub(r"\\{", piece) for number, piece in enumerate(pieces)]
         opened: list[int] = []
         for number, tag in enumerate(tags):
             place = 2 * number + 1
@@ -84,6 +90,9 @@ def _add_marks(marks: list[Mark], content: str, start: int, end: int, depth: int
     for match in _MARK.finditer(content, start, end):
         if match["br"]:
             marks.append(Mark(*match.span(), "br"))
+            continue
+        if match["escape"]:
+            marks.append(Mark(*match.span(), "text", match[0][1:]))
             continue
         if match["apostrophe"]:
             marks.append(Mark(*match.span(), "text", "’"))

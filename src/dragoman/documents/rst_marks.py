@@ -15,7 +15,7 @@ _AFTER = r"""(?![^\s'")\]}>\-/\\:.,;!?\u2010-\u2015\u201d\u2019\u00bb\u201c\u202
 _IS_BEFORE = re.compile(r"""[\s'"(\[{<\-/:\u2010-\u2015\u201e\u201c\u2018\u00ab\u00a1\u00bf]$""")
 _IS_AFTER = re.compile(rf"{_AFTER}(?=.)", re.DOTALL)
 _ROLE = r":[a-zA-Z][\w.+-]{0,60}+(?::[\w.+-]{1,60}+){0,3}+:"
-_ESCAPE = r"\\(?:\s|[^\w\s])"
+_ESCAPE = r"\\[\W_]"
 _MARK = re.compile(
     rf"""(?P<escape>{_ESCAPE})
     |{_BEFORE}(?:
@@ -89,7 +89,7 @@ class RstSyntax:
                     output[-1] += "\\ "
                 ended = not tags[number // 2].startswith("<g")
             else:
-                written = re.sub(r"\\(?=\W|$)", r"\\\\", piece)
+                written = re.sub(r"\\(?=[\W_]|$)", r"\\\\", piece)
                 written = _SPECIAL.sub(r"\\\g<0>", written) if is_escaped else written
                 if ended and written and not _IS_AFTER.match(written):
                     written = f"\\ {written}"
