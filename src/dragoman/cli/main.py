@@ -259,7 +259,7 @@ def cli(ctx: click.Context, all_commands: bool, verbose: bool) -> None:
     Translate:     dragoman translate en-de
     Train:         dragoman quickstart
     Help:          dragoman COMMAND --help
-    The paper:     dragoman paper
+    The paper:     dragoman paper claims
     All commands:  dragoman --all
     """
     logging.getLogger("dragoman").setLevel(logging.DEBUG if verbose else logging.INFO)
