@@ -160,6 +160,15 @@ def test_marks_that_a_translation_brings_are_escaped(parse: Callable[[bytes], Do
     check_written(document, translations, content, parse)
 
 
+def test_bar_in_a_cell_of_asciidoc_begins_no_cell() -> None:
+    page = b"|===\n|One cell |Another\n|===\n\nA text\n"
+    document = parse_asciidoc(page)
+    translations = {unit.id: UnitTranslation("a | b") for unit in document.units}
+    content = write_document(document, translations)
+    assert content == b"|===\n|a {vbar} b |a {vbar} b\n|===\n\na | b\n"
+    check_written(document, translations, content, parse_asciidoc)
+
+
 def test_title_with_marks_keeps_the_name_that_docutils_gives_it() -> None:
     written = translate(parse_rst(b"A *b* c_\n========\n\nSee `a b c`_.\n\n.. _c: http://x.y\n"))
     assert written.startswith(b".. _A b c:\n\nNeu ")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from dragoman.documents.asciidoc_marks import AsciidocSyntax
+from dragoman.documents.asciidoc_marks import AsciidocSyntax, protect_cell
 from dragoman.documents.document import PICTURES, Document, Edit
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.marked_text import MarkedTextReader, get_width
@@ -257,7 +257,7 @@ class _AsciidocReader:
             match = _ITEM.match(line)
             if match or _KEPT_FENCE.match(line) or _OPEN_FENCE.match(line) or _KEPT_LINE.match(line) or is_code:
                 if group:
-                    self.texts.add(group)
+                    self.texts.add(group, protect=protect_cell)
                 group = []
             if _KEPT_FENCE.match(line):
                 is_code = not is_code
@@ -266,7 +266,7 @@ class _AsciidocReader:
             elif not is_code and not _OPEN_FENCE.match(line) and not _KEPT_LINE.match(line) and not _ATTRIBUTES.match(line):
                 group.append((start, end))
         if group:
-            self.texts.add(group)
+            self.texts.add(group, protect=protect_cell)
 
     def _make_id(self, title: str) -> str:
         """Return the id that Asciidoctor gives to a title."""

@@ -37,7 +37,7 @@ _MARK = re.compile(
 )
 _MAX_INNER_DEPTH = 8
 _CHARACTERS = {
-    "{sp}": " ", "{nbsp}": "\u00a0", "{apos}": "'", "{deg}": "\u00b0",
+    "{sp}": " ", "{vbar}": "|", "{nbsp}": "\u00a0", "{apos}": "'", "{deg}": "\u00b0",
     "{lsquo}": "\u2018", "{rsquo}": "\u2019", "{ldquo}": "\u201c", "{rdquo}": "\u201d",
 }  # fmt: skip
 """Attributes of Asciidoctor that are characters of words, spaces and quotation marks"""
@@ -80,6 +80,11 @@ class AsciidocSyntax:
     def protect_start(self, text: str) -> str:
         """Return a text with an empty attribute where another block would begin."""
         return f"{{empty}}{text}" if _BLOCK_START.match(text) else text
+
+
+def protect_cell(text: str) -> str:
+    """Return the text of a cell with an attribute for each sign that would begin another cell."""
+    return re.sub(r"(?<!\\)\|", "{vbar}", text)
 
 
 def _is_joined(character: str) -> bool:

@@ -67,6 +67,7 @@ class _MarkedPlace:
     prefix: str
     is_block: bool
     add_edits: Callable[[str], Sequence[Edit]] | None
+    protect: Callable[[str], str]
 
 
 class MarkedTextReader:
@@ -85,12 +86,14 @@ class MarkedTextReader:
         *,
         is_block: bool = True,
         add_edits: Callable[[str], Sequence[Edit]] | None = None,
+        protect: Callable[[str], str] = lambda text: text,
     ) -> None:
         """Add the text of lines as one unit, if it has words.
 
         spans: the characters of each line, without white space at the ends
         is_block: another block could begin with the text
         add_edits: function from the new text, as the file gets it, to more edits
+        protect: function that escapes in the new text what ends its place
         """
         text = self.text.text
         check_text(sum(end - start for start, end in spans))
@@ -106,7 +109,9 @@ class MarkedTextReader:
         name = str(len(self._units))
         self._units.append(Unit(name, source, markup="xml", keep_line_breaks=False))
         check_texts(len(self._units), len(self.text.content))
-        self._places[name] = _MarkedPlace(spans[0][0], spans[-1][1], codes, changed_ends, width, prefix, is_block, add_edits)
+        self._places[name] = _MarkedPlace(
+            spans[0][0], spans[-1][1], codes, changed_ends, width, prefix, is_block, add_edits, protect
+        )
 
     def skip(self, name: str, count: int = 1) -> None:
         """Count texts that stay."""
@@ -134,6 +139,7 @@ class MarkedTextReader:
         text = wrap_pieces(pieces, place.width, f"{self.text.newline}{place.prefix}")
         if place.is_block:
             text = self._syntax.protect_start(text)
+        text = place.protect(text)
         more = () if place.add_edits is None else place.add_edits(text)
         return [self.text.make_edit(place.start, place.end, text), *more]
 
