@@ -38,7 +38,9 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "post-norm": {"num_heads": 3},
     "pre-norm": {"norm": "pre", "num_heads": 3, "d_model": 42, "d_ff": 77, "activation": "silu", "attention_bias": True},
     "window": {"attention_window": 3, "num_heads": 20, "d_k": 3, "d_v": 5, "activation": "gelu", "output_bias": True},
+    "long source": {"num_heads": 4, "d_k": 8, "d_v": 32},
 }
+LONG_SOURCE = 260  # tokens, of which the cache holds keys and values head by head
 
 
 def make_numbers(shape: tuple[int, ...], seed: int) -> Tensor:
@@ -61,10 +63,10 @@ def make_model(keys: dict[str, Any]) -> TrainedModel:
     return wrap_model(model, config)
 
 
-def make_sources() -> NDArray[np.int64]:
-    """Return sources of 14, 9, 4 and 1 tokens, padded on the right."""
-    source_BS = torch.randint(1, VOCABULARY, (4, 14), generator=torch.Generator().manual_seed(0))
-    for row, length in enumerate((14, 9, 4, 1)):
+def make_sources(longest: int) -> NDArray[np.int64]:
+    """Return sources of this many, 9, 4 and 1 tokens, padded on the right."""
+    source_BS = torch.randint(1, VOCABULARY, (4, longest), generator=torch.Generator().manual_seed(0))
+    for row, length in enumerate((longest, 9, 4, 1)):
         source_BS[row, length:] = PADDING_ID
     return source_BS.numpy()
 
@@ -97,9 +99,8 @@ def run_searches(model: TrainedModel, source_BS: NDArray[np.int64]) -> Iterator[
 
 def run_all_kernels() -> dict[str, np.ndarray]:
     results: dict[str, NDArray[Any]] = {}
-    source_BS = make_sources()
     for name, keys in MODEL_KEYS.items():
-        model = make_model(keys)
+        model, source_BS = make_model(keys), make_sources(LONG_SOURCE if name == "long source" else 14)
         precisions: tuple[CompiledPrecision, ...] = ("int8", "float32")
         for precision in precisions:
             for step, logits_NV in enumerate(compute_logits(model, source_BS, precision)):

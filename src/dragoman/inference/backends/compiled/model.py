@@ -26,6 +26,7 @@ from dragoman.inference.backends.compiled import entry_points
 from dragoman.inference.backends.compiled.arena import allocate, get_address
 from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels.structs import (
+    MAX_LONG_COLUMNS,
     CrossAttention,
     CrossKVCache,
     DecoderWeights,
@@ -172,7 +173,8 @@ class CompiledTransformer:
         keeps_memory: whether the outputs (N, D) are kept; else there are none (0, D)
         """
         inputs = self.frontend.read(source)
-        num_positions, lengths = inputs.num_positions, [len(row.ids) for row in inputs.sources]
+        num_positions = -(-inputs.num_positions // MAX_LONG_COLUMNS) * MAX_LONG_COLUMNS
+        lengths = [len(row.ids) for row in inputs.sources]
         head_layout, num_sentences = self.head_layout, len(lengths)
         length_B = np.array(lengths, np.int32)
         shape = self.num_decoder_layers, num_sentences, num_positions

@@ -19,6 +19,7 @@ from dragoman.inference.backends.compiled.kernels.memory import (
     load_f32x16,
     load_i64,
     prefetch,
+    store_f16x16,
     store_f32x16,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
@@ -38,6 +39,7 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     rotate_4,
     rotate_8,
     splat,
+    splat_lanes,
 )
 from dragoman.inference.backends.compiled.kernels.structs import LANES, MAX_QUERIES_AT_ONCE
 
@@ -50,16 +52,17 @@ QUERIES_AT_ONCE, VECTORS_OF_QUERIES = (MAX_QUERIES_AT_ONCE, 4) if INSTRUCTION_SE
 VECTORS_OF_QUERY = 8 if INSTRUCTION_SET is AVX512_VNNI else 4
 
 
-def _make_sum_functions(num_queries, num_vectors, has_float32):
+def make_sum_functions(num_queries, num_vectors, has_float32, has_lanes=True):
     """Return functions of the sums of products for some queries and some vectors of the cache: a tuple of vectors.
 
     has_float32: whether the cache holds floats of 32 bits, else of 16
+    has_lanes: whether a query has a vector of numbers for each vector of the cache, else one number
     """
-    tuple_type = types.UniTuple(f32x16, num_queries * num_vectors)
+    tuple_type, factor_type = types.UniTuple(f32x16, num_queries * num_vectors), F32X16 if has_lanes else F32
 
     @intrinsic
     def add_products(typing, sums, numbers, index, stride, kv, kv_index):
-        """Add the products of a vector of each query, which are a stride apart, and of the vectors of the cache."""
+        """Add the products of numbers of each query, which are a stride apart, and of the vectors of the cache."""
 
         def codegen(context, builder, signature, args):
             sums, numbers, index, stride, kv, kv_index = args
@@ -72,7 +75,8 @@ def _make_sum_functions(num_queries, num_vectors, has_float32):
             new_sums, old_sums = [], cgutils.unpack_tuple(builder, sums)
             for query in range(num_queries):
                 query_index = builder.add(index, builder.mul(stride, I64(query)))
-                factor = builder.load(element_pointer(builder, numbers, query_index, F32, F32X16), align=1)
+                factor = builder.load(element_pointer(builder, numbers, query_index, F32, factor_type), align=1)
+                factor = factor if has_lanes else splat_lanes(builder, factor)
                 for number, vector in enumerate(vectors):
                     product = builder.fmul(factor, vector, flags=("contract",))
                     old_sum = old_sums[query * num_vectors + number]
@@ -107,6 +111,17 @@ def sum_heads(vector, num_heads):
 
 
 @kernel
+def write_numbers(source, source_offset, kv, offset, count, has_float32):
+    """Copy floats into a cache."""
+    for index in range(0, count, LANES):
+        vector = load_f32x16(source, source_offset + index)
+        if has_float32:
+            store_f32x16(kv, offset + index, vector)
+        else:
+            store_f16x16(kv, offset + index, vector)
+
+
+@kernel
 def prefetch_numbers(kv, offset, count, num_bytes):
     """Prefetch this many numbers of a cache, of two or four bytes each."""
     for index in range(offset * num_bytes, (offset + count) * num_bytes, CACHE_LINE_BYTES):
@@ -128,8 +143,8 @@ def _make_writer(num_vectors):
 
 def _make_attend(num_queries, num_vectors, has_float32):
     """Return the function that `attend` describes, for this many queries and a cache in 32 or 16 bits."""
-    zero_scores, add_to_scores, add_scores = _make_sum_functions(num_queries, 1, has_float32)
-    zero_values, add_to_values, _ = _make_sum_functions(num_queries, num_vectors, has_float32)
+    zero_scores, add_to_scores, add_scores = make_sum_functions(num_queries, 1, has_float32)
+    zero_values, add_to_values, _ = make_sum_functions(num_queries, num_vectors, has_float32)
     num_bytes = F32_BYTES if has_float32 else F16_BYTES
 
     @kernel

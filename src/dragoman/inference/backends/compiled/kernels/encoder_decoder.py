@@ -11,11 +11,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.inference.backends.compiled.kernels.attention import QUERIES_AT_ONCE, attend, attend_together
+from dragoman.inference.backends.compiled.kernels.attention import QUERIES_AT_ONCE, attend, attend_together, write_numbers
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
 from dragoman.inference.backends.compiled.kernels.candidates import select_candidates
 from dragoman.inference.backends.compiled.kernels.gemm import configure_amx, multiply, release_amx
 from dragoman.inference.backends.compiled.kernels.long_attention import attend_in_blocks, can_attend_in_blocks
+from dragoman.inference.backends.compiled.kernels.long_cross_attention import (
+    LONG_QUERIES_AT_ONCE,
+    attend_to_long_source,
+    is_long_source,
+    write_long_source,
+)
 from dragoman.inference.backends.compiled.kernels.memory import (
     load_f32,
     load_f32x16,
@@ -23,7 +29,6 @@ from dragoman.inference.backends.compiled.kernels.memory import (
     load_i32,
     load_i64,
     load_partial,
-    store_f16x16,
     store_f32x16,
     store_i32,
     store_i64,
@@ -89,17 +94,6 @@ def write_kv(head_layout, source_offset, keys, values, kv_row, workspace):
     has_float32 = head_layout.has_float32_kv
     write_numbers(workspace.projections, source_offset, keys, kv_row * key_width, key_width, has_float32)
     write_numbers(workspace.projections, source_offset + key_width, values, kv_row * value_width, value_width, has_float32)
-
-
-@kernel
-def write_numbers(source, source_offset, kv, offset, count, has_float32):
-    """Copy floats into a cache."""
-    for index in range(0, count, LANES):
-        vector = load_f32x16(source, source_offset + index)
-        if has_float32:
-            store_f32x16(kv, offset + index, vector)
-        else:
-            store_f16x16(kv, offset + index, vector)
 
 
 @kernel
@@ -188,14 +182,17 @@ def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, rows_per_s
         sentence = load_i32(sentence_ids, row // rows_per_sentence)
         length = load_i32(cross_kv.lengths, sentence)
         first_row = (layer * cross_kv.num_sentences + sentence) * cross_kv.num_positions
+        is_long, count = is_long_source(head_layout, length), 1
+        limit = min(LONG_QUERIES_AT_ONCE if is_long else QUERIES_AT_ONCE, stop - row)
+        while count < limit and load_i32(sentence_ids, (row + count) // rows_per_sentence) == sentence:
+            count += 1
+        if is_long:
+            attend_to_long_source(head_layout, caches, first_row, length, row, count, workspace)
+            row += count
+            continue
         for position in range(length):
             store_i64(workspace.kv_rows, position, first_row + position)
         queries, span = (row * head_layout.key_width, head_layout.key_width), (np.int64(0), length)
-        count = 1  # rows of this sentence
-        while count < min(QUERIES_AT_ONCE, stop - row):
-            if load_i32(sentence_ids, (row + count) // rows_per_sentence) != sentence:
-                break
-            count += 1
         if count == QUERIES_AT_ONCE:
             attend_together(head_layout, queries, caches, span, row, next_distance, no_bias, workspace)
             row += QUERIES_AT_ONCE
@@ -314,18 +311,17 @@ def apply_ssru(layer, self_kv, workspace, num_rows, position):
 
 
 @kernel
-def write_cross_kv(head_layout, layer, cross_kv, sentence, sentence_start, start, stop, workspace):
-    """Copy keys and values of rows `start` to `stop` into the cache of their sentence."""
+def write_cross_kv(head_layout, layer, cross_kv, sentence, sentence_start, sentence_end, workspace):
+    """Copy this thread's share of a sentence's keys and values into the cache: rows, or heads of a long source."""
     first_row = (layer * cross_kv.num_sentences + sentence) * cross_kv.num_positions
-    for row in range(start, stop):
-        write_kv(
-            head_layout,
-            row * (head_layout.key_width + head_layout.value_width),
-            cross_kv.keys,
-            cross_kv.values,
-            first_row + row - sentence_start,
-            workspace,
-        )
+    row_stride, length = head_layout.key_width + head_layout.value_width, sentence_end - sentence_start
+    if is_long_source(head_layout, length):
+        caches = cross_kv.keys, cross_kv.values
+        write_long_source(head_layout, sentence_start * row_stride, length, caches, first_row, workspace)
+        return
+    for row in range(*thread_range(length, workspace.group)):
+        offset = (sentence_start + row) * row_stride
+        write_kv(head_layout, offset, cross_kv.keys, cross_kv.values, first_row + row, workspace)
 
 
 @kernel
@@ -395,17 +391,9 @@ def encode(batch, weights, cross_kv, workspace):
     for layer in range(weights.num_decoder_layers):
         multiply(workspace.x, weights.cross_kv, layer, workspace.projections, num_rows, workspace.width, workspace)
         for index in range(batch.num_sentences):
-            sentence_start, sentence_end = load_i64(batch.sentence_starts, index), load_i64(batch.sentence_starts, index + 1)
-            write_cross_kv(
-                head_layout,
-                layer,
-                cross_kv,
-                load_i64(batch.sentence_ids, index),
-                sentence_start,
-                max(sentence_start, first_row),
-                min(sentence_end, end_row),
-                workspace,
-            )
+            sentence, sentence_start = load_i64(batch.sentence_ids, index), load_i64(batch.sentence_starts, index)
+            sentence_end = load_i64(batch.sentence_starts, index + 1)
+            write_cross_kv(head_layout, layer, cross_kv, sentence, sentence_start, sentence_end, workspace)
         barrier(workspace.group)
     release_amx(workspace)
     return 0

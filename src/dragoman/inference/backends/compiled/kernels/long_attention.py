@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dragoman.inference.backends.compiled.kernels.attention import MIN_SCORE
+from dragoman.inference.backends.compiled.kernels.attention import MIN_SCORE, make_sum_functions
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
 from dragoman.inference.backends.compiled.kernels.instruction_sets import AVX512_VNNI
 from dragoman.inference.backends.compiled.kernels.memory import (
@@ -25,15 +25,12 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     F32,
     F32X16,
     I64,
-    call_llvm,
     divide,
     exp_f32x16,
     f32x16,
     kernel,
-    make_zeros,
     maximum,
     splat,
-    splat_lanes,
 )
 from dragoman.inference.backends.compiled.kernels.structs import LANES
 
@@ -47,29 +44,7 @@ QUERIES = VECTORS * LANES
 F32_BYTES = 4
 
 SUMS = types.UniTuple(f32x16, ROWS * VECTORS)
-make_zero_sums = make_zeros(SUMS)
-
-
-@intrinsic
-def add_products(typing, sums, rows, row_index, vectors, vector_index):
-    """Add the products of a number of each row and of the vectors, which both stand side by side."""
-
-    def codegen(context, builder, signature, args):
-        sums, rows, row_index, vectors, vector_index = args
-        loaded = []
-        for vector in range(VECTORS):
-            index = builder.add(vector_index, I64(vector * LANES))
-            loaded.append(builder.load(element_pointer(builder, vectors, index, F32, F32X16), align=1))
-        new_sums, old_sums = [], cgutils.unpack_tuple(builder, sums)
-        for row in range(ROWS):
-            index = builder.add(row_index, I64(row))
-            number = splat_lanes(builder, builder.load(element_pointer(builder, rows, index, F32, F32), align=1))
-            for vector, factor in enumerate(loaded):
-                old_sum = old_sums[row * VECTORS + vector]
-                new_sums.append(call_llvm(builder, "llvm.fma.v16f32", F32X16, number, factor, old_sum))
-        return context.make_tuple(builder, SUMS, new_sums)
-
-    return SUMS(SUMS, *[types.int64] * 4), codegen
+make_zero_sums, add_products, _ = make_sum_functions(ROWS, VECTORS, has_float32=True, has_lanes=False)
 
 
 @intrinsic
@@ -96,27 +71,31 @@ def multiply_rows(rows, num_rows, vectors, depth, output):
     for row in range(0, num_rows, ROWS):
         sums = make_zero_sums()
         for index in range(depth):
-            sums = add_products(sums, rows, row * depth + index * ROWS, vectors, index * QUERIES)
+            sums = add_products(sums, rows, row * depth + index * ROWS, 1, vectors, index * QUERIES)
         store_sums(sums, output, row * QUERIES)
 
 
 @kernel
-def pack_keys(projections, offset, stride, step, length, width, packed):
-    """Copy the keys of a head into rows. offset, stride, step: the first number, and distances of keys and of numbers"""
-    for key in range((length + ROWS - 1) // ROWS * ROWS):
-        source, target = offset + min(key, length - 1) * stride, key // ROWS * width * ROWS + key % ROWS
+def pack_keys(projections, offset, stride, step, length, width, packed, num_rows):
+    """Copy the keys of a head into blocks of this many rows: (length / num_rows, width, num_rows).
+
+    offset, stride, step: the first number, and distances of keys and of numbers
+    """
+    for key in range((length + num_rows - 1) // num_rows * num_rows):
+        source, target = offset + min(key, length - 1) * stride, key // num_rows * width * num_rows + key % num_rows
         for index in range(width):
-            store_f32(packed, target + index * ROWS, load_f32(projections, source + index * step))
+            store_f32(packed, target + index * num_rows, load_f32(projections, source + index * step))
 
 
 @kernel
-def pack_values(projections, offset, stride, step, length, width, packed):
+def pack_values(projections, offset, stride, step, length, width, packed, num_rows):
     """Copy the values of a head so that each row has one number of all values; see `pack_keys`."""
     for key in range(length):
-        source, target = offset + key * stride, key * ROWS
-        for index in range((width + ROWS - 1) // ROWS * ROWS):
-            number = load_f32(projections, source + min(index, width - 1) * step)
-            store_f32(packed, index // ROWS * length * ROWS + index % ROWS + target, number)
+        source = offset + key * stride
+        for first in range(0, width, num_rows):
+            for index in range(num_rows):
+                number = load_f32(projections, source + min(first + index, width - 1) * step)
+                store_f32(packed, first * length + key * num_rows + index, number)
 
 
 @kernel
@@ -158,12 +137,32 @@ def attend_block(projections, query_offset, stride, num_queries, head, length, w
 
 
 @kernel
+def get_head_widths(head_layout):
+    """Return the widths of a head's keys and values."""
+    num_heads = head_layout.num_groups * head_layout.num_heads
+    return head_layout.key_width // num_heads, head_layout.value_width // num_heads
+
+
+@kernel
+def get_head_offsets(head_layout, head):
+    """Return the indices of a head's first number in keys and in values of all heads. The others are `num_heads` apart."""
+    group, lane = head // head_layout.num_heads, head % head_layout.num_heads
+    key_width, value_width = head_layout.key_width // head_layout.num_groups, head_layout.value_width // head_layout.num_groups
+    return group * key_width + lane, group * value_width + lane
+
+
+@kernel
 def can_attend_in_blocks(head_layout, layers, length):
     """Return whether `attend_in_blocks` computes a sentence of this length."""
-    if length < MIN_LENGTH or layers.window < length or layers.relative_bias:
+    return layers.window >= length and not layers.relative_bias and can_pack_heads(head_layout, length)
+
+
+@kernel
+def can_pack_heads(head_layout, length):
+    """Return whether packing the heads of a sentence of this length pays, and whether the workspace holds a packed head."""
+    if length < MIN_LENGTH:
         return False
-    num_heads = head_layout.num_groups * head_layout.num_heads
-    key_width, value_width = head_layout.key_width // num_heads, head_layout.value_width // num_heads
+    num_heads, (key_width, value_width) = head_layout.num_groups * head_layout.num_heads, get_head_widths(head_layout)
     is_packable = num_heads >= MIN_HEADS and min(key_width, value_width) >= MIN_HEAD_WIDTH
     return is_packable and max(key_width, value_width) + 2 * ROWS <= length
 
@@ -171,20 +170,17 @@ def can_attend_in_blocks(head_layout, layers, length):
 @kernel
 def attend_in_blocks(head_layout, sentence_start, sentence_end, start, stop, workspace):
     """Attend from rows `start` to `stop` to all rows of their sentence. Heads that only pad a group have zeros as outputs."""
-    num_heads, num_groups = head_layout.num_heads, head_layout.num_groups
+    num_heads, (key_width, value_width) = head_layout.num_heads, get_head_widths(head_layout)
     row_stride, length = 2 * head_layout.key_width + head_layout.value_width, sentence_end - sentence_start
-    group_key_width, group_value_width = head_layout.key_width // num_groups, head_layout.value_width // num_groups
-    key_width, value_width = group_key_width // num_heads, group_value_width // num_heads
     head_widths = num_heads, key_width, value_width
-    for head in range(num_groups * num_heads):
-        group, lane = head // num_heads, head % num_heads
-        query_offset, output_offset = group * group_key_width + lane, group * group_value_width + lane
+    for head in range(head_layout.num_groups * num_heads):
+        query_offset, output_offset = get_head_offsets(head_layout, head)
         key_offset = sentence_start * row_stride + head_layout.key_width + query_offset
         value_offset = sentence_start * row_stride + 2 * head_layout.key_width + output_offset
         is_used = head < head_layout.num_used_heads
         if is_used:
-            pack_keys(workspace.projections, key_offset, row_stride, num_heads, length, key_width, workspace.keys)
-            pack_values(workspace.projections, value_offset, row_stride, num_heads, length, value_width, workspace.values)
+            pack_keys(workspace.projections, key_offset, row_stride, num_heads, length, key_width, workspace.keys, ROWS)
+            pack_values(workspace.projections, value_offset, row_stride, num_heads, length, value_width, workspace.values, ROWS)
         for row in range(start, stop, QUERIES):
             num_queries, buffer = min(QUERIES, stop - row), np.int64(0)
             if is_used:

@@ -29,6 +29,8 @@ MAX_LANE_WEIGHTS = 128
 OUTPUT_BLOCK = 4 * LANES
 # Most queries of one sentence that attention computes together.
 MAX_QUERIES_AT_ONCE = 4
+# Most keys of a long source that its cache holds side by side. The positions of a cache of sources are a multiple of it.
+MAX_LONG_COLUMNS = 2 * LANES
 # Rows from which on tiles are faster than vectors.
 AMX_MIN_ROWS = 5
 # Each row keeps its best tokens in a sorted list, which is as long as two beams.
@@ -207,7 +209,10 @@ class EmbeddingTable(NamedTuple):
 
 
 class CrossKVCache(NamedTuple):
-    """Keys and values of the sources (L, B, S, K or U). lengths: (B,), tokens of each source"""
+    """Keys and values of the sources (L, B, S, K or U), where a long source has the layout of `long_cross_attention`.
+
+    lengths: (B,), tokens of each source
+    """
 
     keys: Address
     values: Address
