@@ -40,6 +40,6 @@ def test_long_pairs_are_measured_on_fewer(bundle: Path) -> None:
     recipe, _, _ = read_config(bundle)
     tokenizer = read_tokenizer(bundle, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
     pairs = [Pair("one", "eins")] * 10
-    size = len(tokenizer.encode_target("eins"))
+    size = len(tokenizer.encode_source("one")) + len(tokenizer.encode_target("eins"))
     assert [len(limit_tokens(tokenizer, pairs, limit, 3)) for limit in (0, 5 * size, 6 * size - 1, 99 * size)] == [3, 5, 5, 10]
     assert len(limit_tokens(tokenizer, pairs[:2], 0, 3)) == 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 import torch
@@ -41,9 +41,9 @@ from dragoman.training.validation import get_references, group_by_languages, rea
 
 # Number of validation pairs for the choice of the alignment head. More pairs would hardly change the choice.
 NUM_ALIGNMENT_PAIRS = 1000
-# Target tokens of the pairs for the head and for the calibration. Characters and pixels as tokens make pairs long.
-MAX_ALIGNMENT_TOKENS = 50_000
-MAX_CALIBRATION_TOKENS = 25_000
+# Tokens of the pairs for the head and for the calibration. Characters, pixels and sounds make pairs long.
+MAX_ALIGNMENT_TOKENS = 100_000
+MAX_CALIBRATION_TOKENS = 50_000
 # Fewer pairs choose a worse head than the one of the initial bundle.
 MIN_ALIGNMENT_PAIRS = 100
 # Number of training pairs of a corpus for the quantiles of lengths; 20 of them are beyond each limit.
@@ -163,9 +163,9 @@ class RunMeasurement:
 
 
 def limit_tokens(tokenizer: PairTokenizer, pairs: Sequence[Pair], max_tokens: int, min_pairs: int) -> list[Pair]:
-    """Return the first pairs with at most `max_tokens` target tokens, and at least `min_pairs` if there are so many."""
-    sizes = accumulate(len(tokenizer.encode_target(pair.target)) for pair in pairs)
-    return list(pairs[: max(min_pairs, sum(size <= max_tokens for size in sizes))])
+    """Return the first pairs with at most `max_tokens` tokens, and at least `min_pairs` if there are so many."""
+    sizes = accumulate(len(tokenizer.encode_source(pair.source)) + len(tokenizer.encode_target(pair.target)) for pair in pairs)
+    return list(pairs[: max(min_pairs, sum(1 for _ in takewhile(lambda size: size <= max_tokens, sizes)))])
 
 
 def measure_corpus_lengths(directions: Mapping[str, Direction], prepared: PreparedData) -> list[LengthRatios] | None:
