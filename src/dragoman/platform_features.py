@@ -84,6 +84,15 @@ def get_processor_name() -> str:
     return platform.processor()
 
 
+def has_terminal() -> bool:
+    """Return whether a terminal controls this process. It does so no longer when its window is closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+
+
 def start_own_process_group() -> None:
     """Move this process into a process group of its own, if the platform has them."""
     if hasattr(os, "setpgid"):

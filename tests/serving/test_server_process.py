@@ -36,11 +36,19 @@ FIELDS = {"source": "en", "target": "de"}
 
 
 @contextmanager
-def run_server(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `dragoman serve` on a free port; give the process and its address."""
+def run_server(*arguments: str | Path, terminal: str | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `dragoman serve` on a free port; give the process and its address.
+
+    terminal: device of the terminal that controls the process; None leaves that of the tests
+    """
     words = [sys.executable, "-m", "dragoman", "serve", *map(str, arguments), "--port", "0", "--intra-threads", "1"]
+    if terminal:  # the first terminal that the leader of a session opens controls it
+        words = [sys.executable, "-c", "import os, sys; os.open(sys.argv[1], os.O_RDWR); os.execv(sys.argv[2], sys.argv[2:])",
+                 terminal, *words]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=terminal is not None
+    ) as process:
         assert process.stderr is not None
         try:
             for line in process.stderr:
@@ -111,6 +119,21 @@ def test_bundle_that_is_cut_changes_no_answer(bundle_copy: Path, options: tuple[
         assert translate(url) == expected
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems give a terminal to a session in other ways")
+@pytest.mark.parametrize("options", [(), ("--processes", "2")])
+def test_closed_terminal_stops_the_server(bundle: Path, options: tuple[str, ...]) -> None:
+    """SIGHUP reloads as long as the terminal of the server is open. Its end sends the signal, too."""
+    terminal, device = os.openpty()
+    with run_server(bundle, *options, terminal=os.ttyname(device)) as (process, url):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        assert httpx.post(url + "translate", json={"q": "one", **FIELDS}, timeout=120).status_code == 200
+        os.close(device)
+        os.close(terminal)
+        assert process.wait(60) == 0
 
 
 def test_reloads_follow_one_another() -> None:

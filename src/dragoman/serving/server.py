@@ -18,6 +18,7 @@ import uvicorn
 
 from dragoman.errors import DragomanError
 from dragoman.platform_features import SIGHUP
+from dragoman.serving.hangup import Hangup
 from dragoman.runtime.owned_folder import remove_abandoned
 from dragoman.serving.addresses import OnReady, bind_addresses, format_url
 from dragoman.serving.admin import serve_admin
@@ -157,7 +158,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.on_ready = on_ready
         self.reload = reload
-        self._reload_waits, self._reload_runs = threading.Lock(), threading.Lock()
+        self._reload_waits, self._reload_runs, self._hangup = threading.Lock(), threading.Lock(), Hangup()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
@@ -169,7 +170,7 @@ class _Server(uvicorn.Server):
         for server_socket in sockets or []:
             server_socket.listen(WAITING_CONNECTIONS)  # in the system, where they need no descriptor
         if self.reload is not None and SIGHUP is not None and threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(SIGHUP, self._start_reload)
+            asyncio.get_running_loop().add_signal_handler(SIGHUP, self._reload_or_stop)
         if self.servers:
             self.on_ready()
 
@@ -190,7 +191,10 @@ class _Server(uvicorn.Server):
         build: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         return build(self.config, self.server_state, self.lifespan.state)
 
-    def _start_reload(self) -> None:
+    def _reload_or_stop(self) -> None:
+        if self._hangup.means_stop():
+            self.should_exit = True
+            return
         threading.Thread(target=self._reload_in_turn, name="reload", daemon=True).start()
 
     def _reload_in_turn(self) -> None:

@@ -26,15 +26,17 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import DragomanError, WorkerLostError
-from dragoman.platform_features import SIGHUP
+from dragoman.platform_features import SIGHUP, get_signals
 from dragoman.runtime.owned_folder import hold_folder, own_folder, remove_abandoned
 from dragoman.runtime.shared_weights import remove_unused, share_weights
 from dragoman.serving.addresses import OnReady, bind_addresses, format_url
 from dragoman.serving.admin import serve_admin
 from dragoman.serving.bundle_copies import BundleCopies
+from dragoman.serving.hangup import Hangup
 from dragoman.serving.metrics import ProcessMetrics, sum_metrics
 from dragoman.serving.settings import FILE_DIR_PREFIX, WEIGHTS_DIR_PREFIX, ServerSettings, reload_keys
 from dragoman.serving.usage import SharedCounts, Usage
@@ -90,11 +92,13 @@ def serve_in_processes(
 def catch_signals() -> Iterator[Connection]:
     """Give a connection that receives `stop` or `reload` for the signals that this process gets."""
     wake, sender = multiprocessing.Pipe(duplex=False)
-    handlers = {signal.SIGINT: b"stop", signal.SIGTERM: b"stop", **({} if SIGHUP is None else {SIGHUP: b"reload"})}
-    previous = {
-        number: signal.signal(number, lambda _number, _frame, message=message: sender.send_bytes(message))  # type: ignore[misc]
-        for number, message in handlers.items()
-    }
+    hangup = Hangup()
+
+    def send(number: int, frame: FrameType | None) -> None:
+        sender.send_bytes(b"reload" if number == SIGHUP and not hangup.means_stop() else b"stop")
+
+    numbers = (signal.SIGINT, signal.SIGTERM, *get_signals("SIGHUP"))
+    previous = {number: signal.signal(number, send) for number in numbers}
     try:
         yield wake
     finally:

@@ -170,7 +170,7 @@ class TestSets:
         report_progress(0)
         evaluation = evaluator.evaluate(pairs, self.recipe.decoding, report_progress)
         for status, count in evaluation.incomplete_outputs.items():
-            self.callback(Notice(f"{title}: {count} outputs have the status {status}"))
+            self.callback(Notice(f"{title}: {format_count(count, 'output')} with the status {status}"))
         for note in evaluation.notes:
             self.callback(Notice(f"{title}: {note}"))
         return evaluation
