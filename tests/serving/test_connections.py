@@ -14,9 +14,8 @@ from contextlib import ExitStack, contextmanager
 import httpx
 import pytest
 
-from capital_letters import CapitalTranslator, make_service
+from capital_letters import make_service
 from dragoman.platform_features import resource
-from dragoman.serving import connections as connections_module
 from dragoman.serving.admin import MAX_OPEN, serve_admin
 from dragoman.serving.body_room import BodyRoom
 from dragoman.serving.connection_limit import (
@@ -34,18 +33,14 @@ HEAD = b"POST /translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: applicatio
 FILE_HEAD = b"POST /v1/files HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 WAIT_SECONDS = 60
 """Longest time to wait for an answer on a busy machine."""
-BODY = b'{"q": "one", "source": "en", "target": "de"}'
-REQUEST = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @contextmanager
-def run_limited(
-    max_open: int, limits: ServerLimits | None = None, translator: CapitalTranslator | None = None
-) -> Iterator[int]:
+def run_limited(max_open: int, limits: ServerLimits | None = None) -> Iterator[int]:
     """Run a server with few connections in a thread; give its port."""
     settings = ServerSettings(limits=limits or ServerLimits())
-    service = make_service(translator)
+    service = make_service()
     server = build_server(service, settings, on_ready=lambda: None, limit=ConnectionLimit(max_open))
     with socket.create_server(("127.0.0.1", 0)) as server_socket:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [server_socket]})
@@ -92,30 +87,6 @@ def test_oldest_waiting_connections_are_closed(content: bytes, caplog: pytest.Lo
         assert is_closed(connections[0])
     lines = [record for record in caplog.records if "connections are open" in record.getMessage()]
     assert len(lines) == 1
-
-
-def test_client_that_closed_its_side_is_answered() -> None:
-    with run_limited(16) as port, open_connections(port, REQUEST, REQUEST[:-1]) as connections:
-        answers = []
-        for connection in connections:
-            connection.shutdown(socket.SHUT_WR)
-            with connection.makefile("rb") as stream:
-                answers.append(stream.read())
-    assert answers[0].startswith(b"HTTP/1.1 200")
-    assert b"connection: close" in answers[0]
-    assert b"ONE" in answers[0]
-    assert answers[1] == b""
-
-
-def test_connection_of_a_client_that_has_gone_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections_module, "HALF_CLOSED_SECONDS", 0.0)
-    translator = CapitalTranslator()
-    translator.gate.clear()
-    with run_limited(16, translator=translator) as port, open_connections(port, REQUEST) as connections:
-        assert translator.reached.wait(WAIT_SECONDS)
-        connections[0].shutdown(socket.SHUT_WR)
-        assert is_closed(connections[0])
-        translator.gate.set()
 
 
 def test_head_is_answered_as_get_without_its_body() -> None:

@@ -23,8 +23,6 @@ WRITE_SECONDS = 60.0
 READ_BYTES = 16 << 10
 """Most bytes that a connection reads at once, so that one whose body waits for its turn holds little memory, and that one with
 chunks of one byte holds the others up for 0.05 s at most."""
-HALF_CLOSED_SECONDS = 5.0
-"""Time for the answer to a client that has closed its side. A client that has gone away looks the same."""
 MAX_JOINED_BYTES = 64 << 10
 """Most bytes of an answer that wait for the end of a turn of the event loop."""
 STOP_SECONDS = 0.25
@@ -74,7 +72,6 @@ class TimedConnection(H11Protocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
-    _half_closed_timer: asyncio.TimerHandle | None = None
     _is_stopping = False
     _is_reserved = False
     _last_received = 0.0
@@ -134,19 +131,10 @@ class TimedConnection(H11Protocol):
         if (self._is_stopping or self._is_reserved) and self._is_answering:
             self._close_after_answer()
 
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """Return whether the connection stays open for an answer, because the client has sent a whole request."""
-        if not self._is_answering or self.cycle.more_body:
-            return False
-        self._close_after_answer()
-        self._half_closed_timer = self.loop.call_later(HALF_CLOSED_SECONDS, self.transport.close)
-        return True
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
         _cancel(self._head_timer)
         _cancel(self._write_timer)
-        _cancel(self._half_closed_timer)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
