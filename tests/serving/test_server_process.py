@@ -146,7 +146,7 @@ def test_reloads_follow_one_another() -> None:
 
     server: Any = build_server(make_service(), ServerSettings(), on_ready=lambda: None, reload=reload)
     for _ in range(10):
-        server._start_reload()
+        server._reload_or_stop()
     assert started.acquire(timeout=60)
     assert not started.acquire(timeout=0.1)
     gate.release()

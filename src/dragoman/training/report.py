@@ -17,6 +17,7 @@ from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.io.storage import write_json, write_lines
 from dragoman.parsing.sentence_parser import encode_words, get_labels
 from dragoman.parsing.trees.ptb import read_tree
+from dragoman.runtime.counts import format_count
 from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
