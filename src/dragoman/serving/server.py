@@ -18,13 +18,13 @@ import uvicorn
 
 from dragoman.errors import DragomanError
 from dragoman.platform_features import SIGHUP
-from dragoman.serving.hangup import Hangup
 from dragoman.runtime.owned_folder import remove_abandoned
 from dragoman.serving.addresses import OnReady, bind_addresses, format_url
 from dragoman.serving.admin import serve_admin
 from dragoman.serving.app import build_app
 from dragoman.serving.connection_limit import ACCEPTED_PER_TURN, ConnectionLimit, limit_accept_errors
 from dragoman.serving.connections import STOP_SECONDS, TimedConnection
+from dragoman.serving.hangup import Hangup
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import FILE_DIR_PREFIX, WEIGHTS_DIR_PREFIX, ServerSettings, reload_keys
