@@ -14,6 +14,7 @@ from dragoman.documents.csv_file import parse_csv, parse_tsv
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.reading import ended_by
 from dragoman.documents.unit_selection import KeyGlobs, list_selected
+from dragoman.errors import DataError
 
 FILE = 'id,text,note\r\ngreeting,"Hello, you",a note\r\nfarewell,"Say ""bye""\nnow",\r\n\r\nlast,Simple,x'
 
@@ -48,6 +49,17 @@ def test_first_line_tells_the_delimiter(delimiter: str) -> None:
         assert parse_tsv(content.encode()).units == document.units
 
 
+def test_quotation_marks_between_tabs_are_text_unless_they_enclose_the_cell() -> None:
+    content = b'en\tnote\n"Quoted" start\tA 5" screen\n"in ""both"""\t"a\tb"\n'
+    document = check_document(parse_tsv, content)
+    assert [unit.source for unit in document.units] == ['"Quoted" start', 'A 5" screen', 'in "both"', "a\tb"]
+    new = ['"Neu" hier', '"alles"', 'x "y"', "c"]
+    translations = {unit.id: UnitTranslation(text) for unit, text in zip(document.units, new, strict=True)}
+    written = write_document(document, translations)
+    assert written == b'en\tnote\n"Neu" hier\t"""alles"""\n"x ""y"""\t"c"\n'
+    assert [unit.source for unit in parse_tsv(written).units] == new
+
+
 @given(st.lists(st.lists(st.text(st.sampled_from('ab ,;"\n\r\t'), max_size=6), min_size=2, max_size=3), min_size=1, max_size=4))
 def test_cells_are_those_of_the_module_csv(rows: list[list[str]]) -> None:
     stream = io.StringIO(newline="")
@@ -57,6 +69,17 @@ def test_cells_are_those_of_the_module_csv(rows: list[list[str]]) -> None:
     units = [*document.units, *document.other_units]
     assert {unit.id: unit.source for unit in units} == {name: cell for name, cell in cells.items() if cell.strip()}
     check_laws(parse_csv, document.content, lambda text: f'{text} "x", y\nz')
+
+
+@given(st.text(st.sampled_from('ab "\n\t'), max_size=20))
+def test_no_translation_between_tabs_changes_other_cells(rows: str) -> None:
+    content = f"one\ttwo\n{rows}\n".encode()
+    try:
+        parse_tsv(content)
+    except DataError:
+        return
+    for change in (lambda text: f'{text} "x" y', lambda text: f'"x" {text}', lambda text: f'"{text}"'):
+        check_laws(parse_tsv, content, change)
 
 
 def test_reading_ends_at_any_row() -> None:

@@ -1,5 +1,7 @@
 """CSV and TSV files: the cells of each column below its name in the first row, as in RFC 4180.
 
+Between tabs, a cell that only begins with a word in quotation marks is text as it stands.
+
 A cell has the key `COLUMN.ROW`, in which the row is the first cell of the line, or its number if first cells are no names.
 """
 
@@ -73,7 +75,8 @@ def _parse(text: EncodedText, delimiter: str) -> Document:
 
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         cell, new = places[unit.id], translation.text
-        if cell.is_quoted or new != new.strip() or any(map(new.__contains__, (delimiter, '"', "\n", "\r"))):
+        special = (delimiter, "\n", "\r") if _is_literal(cell, new, delimiter) else (delimiter, '"', "\n", "\r")
+        if cell.is_quoted or new != new.strip() or any(map(new.__contains__, special)):
             new = '"' + new.replace('"', '""') + '"'
         return [text.make_edit(cell.start, cell.end, new)]
 
@@ -83,6 +86,23 @@ def _parse(text: EncodedText, delimiter: str) -> Document:
     return Document(text.content, texts, "csv", make_edits, other_units=[*others, *keys])
 
 
+def _is_literal(cell: _Cell, new: str, delimiter: str) -> bool:
+    """Return whether a text can stand in the place of a cell with quotation marks that are text, as those of the cell are."""
+    if delimiter != "\t" or cell.is_quoted or '"' not in cell.text:
+        return False
+    return not new.startswith('"') or _begins_with_quotation(new, _QUOTED.match(new))
+
+
+def _begins_with_quotation(text: str, quoted: re.Match[str] | None) -> bool:
+    """Return whether quotation marks enclose the first words of a cell between tabs, and not all of it."""
+    ends = ("\t", "\r", "\n", "")
+    return (
+        quoted is not None
+        and text[quoted.end() : quoted.end() + 1] not in ends
+        and not any(map(quoted[0].__contains__, ends[:3]))
+    )
+
+
 def _read_rows(text: str, delimiter: str) -> Iterator[list[_Cell]]:
     """Yield the cells of each line that is not empty. A quoted cell may have line breaks."""
     plain = re.compile(rf"[^{re.escape(delimiter)}\r\n]*+")
@@ -90,6 +110,8 @@ def _read_rows(text: str, delimiter: str) -> Iterator[list[_Cell]]:
     row: list[_Cell] = []
     while position <= len(text):
         quoted = _QUOTED.match(text, position)
+        if delimiter == "\t" and _begins_with_quotation(text, quoted):
+            quoted = None
         match = quoted or plain.match(text, position)
         assert match is not None  # the second pattern also matches nothing
         value = match[0][1:-1].replace('""', '"') if quoted else match[0]
