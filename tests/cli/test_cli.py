@@ -201,6 +201,7 @@ finally:
 def test_interrupt_during_imports_is_one_line() -> None:
     program = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the caller may ignore it, as under nohup
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "click":

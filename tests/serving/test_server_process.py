@@ -33,6 +33,13 @@ from dragoman.serving.settings import ServerLimits, ServerSettings
 from expected_errors import raises_code
 
 FIELDS = {"source": "en", "target": "de"}
+# The first terminal that the leader of a session opens controls it. The tests may run under nohup, which ignores SIGHUP.
+_WITH_TERMINAL = """
+import os, signal, sys
+os.open(sys.argv[1], os.O_RDWR)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 @contextmanager
@@ -42,9 +49,8 @@ def run_server(*arguments: str | Path, terminal: str | None = None) -> Iterator[
     terminal: device of the terminal that controls the process; None leaves that of the tests
     """
     words = [sys.executable, "-m", "dragoman", "serve", *map(str, arguments), "--port", "0", "--intra-threads", "1"]
-    if terminal:  # the first terminal that the leader of a session opens controls it
-        words = [sys.executable, "-c", "import os, sys; os.open(sys.argv[1], os.O_RDWR); os.execv(sys.argv[2], sys.argv[2:])",
-                 terminal, *words]  # fmt: skip
+    if terminal:
+        words = [sys.executable, "-c", _WITH_TERMINAL, terminal, *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         words, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=terminal is not None
