@@ -61,6 +61,8 @@ def run_program(
     """Run a Python program in a folder, with the kernels for this instruction set, or for the best that the processor has."""
     # PyTorch uses AVX2 on both processors.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "avx2"}
+    helpers = str(Path(__file__).parents[3])  # where the programs find modules of the tests
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (helpers, environment.get("PYTHONPATH"))))
     environment.pop(ISA_VARIABLE, None)
     if isa is not None:
         environment[ISA_VARIABLE] = isa.name
