@@ -58,8 +58,9 @@ class AsciidocSyntax:
         return marks
 
     def write(self, pieces: Sequence[str], tags: Sequence[str], *, is_escaped: bool) -> Sequence[str]:
-        """Return what the file gets for texts and codes in turn. A single mark in a word is doubled,
-        and a backslash is before an attribute.
+        """Return what the file gets for texts and codes in turn.
+
+        A single mark in a word is doubled, and the name of an attribute in a text has a backslash before it.
         """
         output = [piece if number % 2 or not is_escaped else _NAME.sub(r"\\{", piece) for number, piece in enumerate(pieces)]
         opened: list[int] = []
