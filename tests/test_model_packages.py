@@ -65,3 +65,16 @@ def test_shipped_model_is_small_and_translates() -> None:
     translator = dragoman.load("en-de", task="translation", device="cpu", precision="float32")
     texts = [translation.text for translation in translator.translate(["Open the file.", "Where do you live?"])]
     assert texts == ["Öffnen Sie die Datei.", "Wo wohnen Sie?"]
+
+
+def test_line_that_lost_a_sign_is_translated_again() -> None:
+    lines = ["Open the file.", "Where do you live?", "Pay £15 now."]
+    plain, again = (
+        CliRunner().invoke(cli, ["translate", "en-de", *options], input="\n".join(lines) + "\n", catch_exceptions=False)
+        for options in (["--no-split-sentences"], [])
+    )
+    assert plain.stdout.splitlines() == [item.text for item in dragoman.load("en-de", task="translation").translate(lines)]
+    assert "lines lost a sign, such as that of a currency, which --split-sentences keeps: 1 (3)" in plain.stderr
+    assert again.stdout.splitlines()[:2] == plain.stdout.splitlines()[:2]
+    assert "£15" in again.stdout.splitlines()[2]
+    assert not again.stderr

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translator import Translator
     from dragoman.runtime.device_options import DeviceOptions
-    from dragoman.tasks.translation_status import TranslationStatus
     from dragoman.text.glossary import Glossary
 
 
@@ -86,10 +85,11 @@ class TranslateOptions:
     shortlist: Path | None = option(
         "--shortlist", type=PATH_TYPE, help="Compute only likely tokens: a folder of `dragoman model shortlist`."
     )
-    split_sentences: bool = option(
-        "--split-sentences",
-        is_flag=True,
-        help="Translate each sentence of a line by itself, and keep placeholders and addresses.",
+    split_sentences: bool | None = option(
+        "--split-sentences/--no-split-sentences",
+        default=None,
+        help="Translate each sentence of a line by itself, and keep placeholders and addresses. By default, lines whose "
+        "translation lost a number, an address, a sign or its end are translated again in that way.",
     )
     placeholders: PlaceholderMethod = shared(placeholders_option)
     strict_terms: bool
@@ -125,7 +125,13 @@ class TranslateOptions:
     @property
     def has_whole_texts(self) -> bool:
         """Return whether each line is a text of several sentences."""
-        return self.split_sentences or self.glossary is not None
+        return bool(self.split_sentences) or self.glossary is not None
+
+    @property
+    def retries_lines(self) -> bool:
+        """Return whether a line that lost something is translated again, which leaves only its text and score."""
+        needs_tokens = self.is_pivot or self.constraints or self.alignments or self.confidence
+        return self.split_sentences is None and not needs_tokens
 
 
 @click.command()
@@ -186,8 +192,10 @@ def translate(args: TranslateOptions) -> None:
             translated_lines = _translate_sentences(args, translator, windows, bar.advance, decoding)
         else:
             line_constraints = None if args.constraints is None else _read_constraints(args.constraints, line_count)
-            options = {"on_progress": bar.advance, **decoding}
-            translated_lines = _translate_windows(args, translator, pivot, windows, line_constraints, options)
+            retries = args.retries_lines and config.nbest == 1 and config.method != "sample"
+            translated_lines = _translate_windows(
+                args, translator, pivot, windows, line_constraints, bar.advance, decoding, retries=retries
+            )
         line_warnings = write_translations(stream, links, translated_lines, as_json=args.as_json, flush_lines=flush_lines)
     _print_warnings(line_warnings, translator, config)
 
@@ -295,11 +303,19 @@ def _translate_windows(
     pivot: PivotTranslator | None,
     windows: Iterable[list[str]],
     constraints: Sequence[TranslationConstraints] | None,
-    options: dict[str, Any],
+    on_progress: Callable[[int], None],
+    decoding: dict[str, Any],
+    *,
+    retries: bool,
 ) -> Iterator[TranslatedLine]:
-    """Yield each line with its translation. Raises DataError if the input ends and the constraints do not, or the reverse."""
-    from dragoman.errors import DataError
+    """Yield each line with its translation. Raises DataError if the input ends and the constraints do not, or the reverse.
 
+    retries: translate lines that lost something again
+    """
+    from dragoman.errors import DataError
+    from dragoman.inference.faulty_lines import translate_faulty_lines
+
+    options: dict[str, Any] = {"on_progress": on_progress, **decoding}
     if pivot is None:
         options |= {"attention": args.alignments is not None, "confidence": args.confidence}
     start, end, window_constraints = 0, 0, None
@@ -311,6 +327,8 @@ def _translate_windows(
                 problem = f"has {format_count(len(constraints), 'constraint')}, fewer than the input has lines"
                 raise DataError(f"{args.constraints}: {problem}; give one for each line", code="invalid-constraints")
         results = (pivot or translator).translate(lines, start_index=start, constraints=window_constraints, **options)
+        if retries:
+            results = translate_faulty_lines(translator, lines, results, decoding)
         yield from zip(lines, results, repeat(None), strict=False)
     if constraints is not None:
         _check_constraint_count(args.constraints, len(constraints), end)
@@ -332,7 +350,7 @@ def _translate_sentences(
         languages = config.source_language or task.source_language, config.target_language or task.target_language
         glossary = read_glossary(args.glossary, *languages)
     options = {
-        "split_sentences": args.split_sentences,
+        "split_sentences": bool(args.split_sentences),
         "placeholders": args.placeholders,
         "strict_terms": args.strict_terms,
         **decoding,
@@ -347,19 +365,14 @@ def _iter_sentences(
     glossary: Glossary | None,
     options: dict[str, Any],
 ) -> Iterator[TranslatedLine]:
-    from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
+    from dragoman.inference.faulty_lines import join_segments
 
     for lines in windows:
         results = translator.translate_texts(lines, glossary=glossary, **options)
         on_progress(len(lines))
         for line, result in zip(lines, results, strict=True):
-            translations = [segment.translation for segment in result.segments if segment.translation is not None]
-            score = sum(translation.score for translation in translations)
-            status: TranslationStatus = "ok" if line.strip() else "empty"
-            if translations:
-                status = min((translation.status for translation in translations), key=STATUSES_WORST_FIRST.index)
             terms = None if glossary is None else [use for segment in result.segments for use in segment.terms]
-            yield line, Translation(result.text, score, status=status), terms
+            yield line, join_segments(line, result), terms
 
 
 def _check_constraint_count(path: Path | None, num_constraints: int, num_lines: int) -> None:

@@ -37,7 +37,7 @@ class _Cell:
 def parse_csv(content: bytes) -> Document:
     """Return the document of a CSV file, whose first line tells what divides its cells.
 
-    Raises DataError for a file without names of columns, and for quotation marks that do not end a cell.
+    Raises DataError for a file without names of columns, and for quotation marks that end no cell or have no end.
     """
     text = decode(content, is_table=True)
     first = _QUOTED.sub("", text.text[: text.text.find("\n")] if "\n" in text.text else text.text)
@@ -110,6 +110,8 @@ def _read_rows(text: str, delimiter: str) -> Iterator[list[_Cell]]:
     row: list[_Cell] = []
     while position <= len(text):
         quoted = _QUOTED.match(text, position)
+        if quoted is None and text.startswith('"', position):  # written marks behind it would end it
+            raise _make_error(text, position, "has a quotation mark that no other one ends; double it between two more")
         if delimiter == "\t" and _begins_with_quotation(text, quoted):
             quoted = None
         match = quoted or plain.match(text, position)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dragoman.console.options import format_line_numbers
+from dragoman.inference.faulty_lines import loses_sign
 from dragoman.languages import UNSPACED
-from dragoman.text.currency_signs import loses_currency
 
 if TYPE_CHECKING:
     from dragoman.config import DecodingConfig
@@ -97,12 +96,6 @@ class LineWarnings:
             yield f"lines {text}: {format_line_numbers(self.first_lines[warning], count)}"
 
 
-def _find_symbols(text: str) -> set[str]:
-    """Return the emoji, arrows and other symbols of a text, without those that languages write as letters."""
-    symbols = "" if text.isascii() else text
-    return {character for character in symbols if unicodedata.category(character) == "So"} - {"\u2116"}
-
-
 def _are_similar(line: str, translation: str) -> bool:
     """Return whether a line and its translation have many words in common, but for names and others with capitals."""
     words, translated_words = ({word for word in _WORD.findall(text) if word == word.lower()} for text in (line, translation))
@@ -111,7 +104,7 @@ def _are_similar(line: str, translation: str) -> bool:
 
 
 def _find_warnings(line: str, result: Translation) -> Iterator[str]:
-    if loses_currency(line, result.text) or not _find_symbols(line) <= _find_symbols(result.text):
+    if loses_sign(line, result.text):
         yield "signs"
     if result.num_segments > 1:
         yield "segments"
