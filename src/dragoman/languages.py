@@ -22,7 +22,7 @@ RIGHT_TO_LEFT_SCRIPTS = {
 }  # fmt: skip
 """Scripts of living languages (ISO 15924) that are written from right to left."""
 _RIGHT_TO_LEFT_REGIONS = {"az-iq", "az-ir", "kk-cn", "ku-iq", "ku-ir", "ku-lb", "ky-cn", "pa-pk", "uz-af"}
-_NO_LANGUAGE = {"", "mis", "mul", "none", "und", "x"}
+_NO_LANGUAGE = {"", "c", "mis", "mul", "none", "posix", "und", "x"}
 
 # Codes of three letters (ISO 639-2 and 639-3) and old codes of two letters, as CLDR maps them to codes of two letters.
 _ALIAS_TABLE = """

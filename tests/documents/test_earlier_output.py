@@ -173,6 +173,11 @@ CATALOGS = {
         '<TS version="2.1" language="de" sourcelanguage="en"><context><name>A</name>{}</context></TS>',
         "<message><source>{}</source><translation/></message>",
     ),
+    "a.tmx": (
+        "a.de.tmx",
+        '<tmx version="1.4"><header srclang="en"/><body>{}</body></tmx>',
+        '<tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu>',
+    ),
 }
 
 
@@ -185,7 +190,7 @@ def test_translations_of_an_earlier_catalog_stay(name: str, bundle: Path, tmp_pa
     path.write_text(file.format(entry.format("big") + entry.format("one two")), encoding="utf-8")
     earlier = read(name, file.format(entry.format("old") + entry.format("one two")))
     translations = {unit.id: UnitTranslation("von Hand", "translated") for unit in earlier.units}
-    (tmp_path / output).write_bytes(write_document(earlier, translations))
+    (tmp_path / output).write_bytes(write_document(earlier, translations, "de"))
     result = run(bundle, path, "--overwrite", "--project-names")
     assert result.exit_code in (0, 3), result.output
     assert "1 kept" in result.output

@@ -23,6 +23,8 @@ NAMES = [
     # Android, Apple
     ("res/values/strings.xml", [], "de", "res/values-de/strings.xml"),
     ("res/values/strings.xml", [], "pt-BR", "res/values-pt-rBR/strings.xml"),
+    ("res/values/strings.xml", [], "zh-Hant-TW", "res/values-b+zh+Hant+TW/strings.xml"),
+    ("res/values/strings.xml", ["res/values-pt-rBR/strings.xml"], "es-419", "res/values-b+es+419/strings.xml"),
     ("res/values-en-rGB/strings.xml", [], "de", "res/values-de/strings.xml"),
     ("App/Base.lproj/Main.strings", [], "de", "App/de.lproj/Main.strings"),
     ("App/en.lproj/Main.strings", [], "zh-Hans", "App/zh-Hans.lproj/Main.strings"),
@@ -30,12 +32,14 @@ NAMES = [
     ("src/messages.properties", [], "de", "src/messages_de.properties"),
     ("src/messages_en.properties", [], "pt-BR", "src/messages_pt_BR.properties"),
     ("Strings/en-US/Resources.resw", ["Strings/fr-FR/Resources.resw"], "de-DE", "Strings/de-DE/Resources.resw"),
+    ("src/Texts.resx", [], "de", "src/Texts.de.resx"),
     # gettext, Django, Qt
     ("po/app.pot", ["po/fr.po"], "pt-BR", "po/pt_BR.po"),
     ("locale/django.pot", ["locale/fr/LC_MESSAGES/django.po"], "de", "locale/de/LC_MESSAGES/django.po"),
     ("app/locale/en/LC_MESSAGES/django.po", [], "pt-BR", "app/locale/pt_BR/LC_MESSAGES/django.po"),
     ("i18n/app_en.ts", [], "de", "i18n/app_de.ts"),
-    # Hugo
+    # Angular, Hugo
+    ("src/locale/messages.xlf", ["src/locale/messages.pt-BR.xlf"], "zh-CN", "src/locale/messages.zh-CN.xlf"),
     ("content/en/guide/start/first.md", [], "de", "content/de/guide/start/first.md"),
     # Without a rule
     ("README.md", [], "de", None),

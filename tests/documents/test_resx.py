@@ -21,6 +21,7 @@ RESX = b"""\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?>\r
   <data name="Icon" mimetype="application/x-microsoft.net.object.bytearray.base64"><value>AAAA</value></data>\r
   <data name="&gt;&gt;button.Name" xml:space="preserve"><value>button</value></data>\r
   <data name="Count" xml:space="preserve"><value>{0} files</value></data>\r
+  <data name="Nested" xml:space="preserve"><value>Go <a>on</a></value></data>\r
   <data name="Empty" xml:space="preserve"><value/></data>\r
 </root>"""
 

@@ -117,7 +117,8 @@ def test_text_of_the_target_language_is_left() -> None:
 
 def test_last_line_counts_all_texts() -> None:
     skipped = {"names of sheets": 2, "texts in formulas": 1}
-    report = FileReport("a.po", "ok", "a.de.po", "po", texts=9, translated=5, kept=3, left=1, skipped=skipped)
+    report = FileReport("a.po", "ok", "a.de.po", "po", texts=9, translated=5, for_review=4, kept=3, left=1, skipped=skipped)
     (line,) = describe(report)
-    assert line.startswith("a.po: 5 of 9 texts translated into a.de.po, 3 kept, 1 left, ")
+    fuzzy = "4 fuzzy, which msgfmt leaves out (see --accept)"
+    assert line.startswith(f"a.po: 5 of 9 texts translated into a.de.po, {fuzzy}, 3 kept, 1 left, ")
     assert "not translated: names of sheets (2), texts in formulas (1)" in line

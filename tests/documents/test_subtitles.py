@@ -86,6 +86,7 @@ def test_units_of_vtt_have_no_notes() -> None:
 def test_windows_encoding_is_kept() -> None:
     document = parse_srt(SRT.replace("Whole", "Été").replace("♪", "*").encode("cp1252"))
     assert "Œuvre".encode("cp1252") in write_document(document, {"2": UnitTranslation("Œuvre")})
+    assert "Труд" in write_document(document, {"2": UnitTranslation("Труд")}).decode(), "UTF-8 has what Windows-1252 lacks"
 
 
 def test_long_translation_is_broken_into_even_lines() -> None:

@@ -50,7 +50,7 @@ def test_file_is_translated_and_a_second_run_changes_nothing(bundle: Path, catal
     entry = polib.pofile(str(written)).find("one two red")
     assert (entry.msgstr, entry.fuzzy) == (translation.text, True)
     report = json.loads(result.stdout.splitlines()[-1])
-    assert (report["status"], report["texts"], report["translated"]) == ("ok", 2, 1)
+    assert (report["status"], report["texts"], report["translated"], report["for_review"]) == ("ok", 2, 1, 1)
     assert catalog.read_text(encoding="utf-8") == CATALOG
     assert run(bundle, written, "-o", tmp_path / "again").exit_code == 0
     assert (tmp_path / "again" / "a.po").read_bytes() == written.read_bytes()
@@ -155,7 +155,8 @@ def test_missing_permissions_are_one_line(bundle: Path, shared_folder: Path) -> 
 
 
 def test_check_needs_no_bundle(catalog: Path, tmp_path: Path) -> None:
-    assert run("--check", catalog).exit_code == 0
+    result = run("--check", catalog)
+    assert (result.exit_code, result.stderr.strip()) == (0, f"{catalog}: 2 texts, 1 without a translation, 0 flagged")
     catalog.write_text(CATALOG.replace('"big"', '"big %s 1234"'), encoding="utf-8")
     result = run("--check", catalog, "--json")
     assert result.exit_code == 3
@@ -271,4 +272,4 @@ def test_names_of_a_project_and_checks_go_with_folders(bundle: Path, tmp_path: P
     assert "1 file done, 0 refused, 1 skipped" in result.stderr
     check = run("--check", tmp_path / "locales", "--from", "en", "--to", "de")
     assert check.exit_code in (0, 3)
-    assert "1 file done, 0 refused, 2 skipped" in check.stderr  # the two files that are no translation
+    assert "1 file done, 0 refused, 2 skipped; 1 translation checked, " in check.stderr  # the two files that are no translation

@@ -17,6 +17,8 @@ from dragoman.documents.reading import check_goes_on, check_lines, check_texts, 
 from dragoman.errors import DataError
 
 _DELIMITERS = ",;\t|"
+_STATEMENT = re.compile(r"sep=([,;\t|])\r?\n")
+"""Line in which a file for Excel states what divides its cells"""
 _QUOTED = re.compile(r'"[^"]*+(?:""[^"]*+)*+"')
 _KEY_COLUMNS = frozenset(("guid", "handle", "id", "identifier", "ids", "key", "keys", "sku", "slug", "string id", "uuid"))
 """Names of columns whose cells programs look for."""
@@ -40,6 +42,8 @@ def parse_csv(content: bytes) -> Document:
     Raises DataError for a file without names of columns, and for quotation marks that end no cell or have no end.
     """
     text = decode(content, is_table=True)
+    if stated := _STATEMENT.match(text.text):
+        return _parse(text, stated[1], stated.end())
     first = _QUOTED.sub("", text.text[: text.text.find("\n")] if "\n" in text.text else text.text)
     return _parse(text, max(_DELIMITERS, key=first.count))
 
@@ -49,8 +53,8 @@ def parse_tsv(content: bytes) -> Document:
     return _parse(decode(content, is_table=True), "\t")
 
 
-def _parse(text: EncodedText, delimiter: str) -> Document:
-    rows = _read_rows(text.text, delimiter)
+def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
+    rows = _read_rows(text.text, delimiter, start)
     header = next(rows, [])
     if not any(cell.text.strip() for cell in header):
         raise DataError("the first line has no names of columns", code="invalid-format")
@@ -103,10 +107,9 @@ def _begins_with_quotation(text: str, quoted: re.Match[str] | None) -> bool:
     )
 
 
-def _read_rows(text: str, delimiter: str) -> Iterator[list[_Cell]]:
+def _read_rows(text: str, delimiter: str, position: int) -> Iterator[list[_Cell]]:
     """Yield the cells of each line that is not empty. A quoted cell may have line breaks."""
     plain = re.compile(rf"[^{re.escape(delimiter)}\r\n]*+")
-    position = 0
     row: list[_Cell] = []
     while position <= len(text):
         quoted = _QUOTED.match(text, position)

@@ -94,7 +94,8 @@ def merge_translations(
     unused = [units[0].source for place, units in earlier.items() if units[0].target and place not in places]
     if not translations:
         return document, unused
-    merged = replace(parse(write_document(document, translations)), boundaries=document.boundaries)
+    written = write_document(document, translations, output.target_language)
+    merged = replace(parse(written), boundaries=document.boundaries)
     return merged, unused
 
 
@@ -113,8 +114,8 @@ def pair_units(original: Document, output: Document) -> list[tuple[Unit, Unit]]:
     units, all_others = list_all_units(original), list_all_units(output)
     if len(units) != len(all_others):
         raise DataError(
-            f"has {len(all_others):,} texts, and the file that it is a translation of has {len(units):,}, so nobody can tell "
-            "which is which",
+            f"it has {len(all_others):,} texts, and the file that it is a translation of has {len(units):,}, so nobody can "
+            "tell which is which",
             code="length-mismatch",
         )
     own = {unit.id for unit in original.units}

@@ -31,6 +31,8 @@ OnProgress = Callable[[int, int], None]
 
 MAX_MESSAGES = 10
 """Flagged texts of a file that are named on standard error."""
+_REVIEW_MARKS = {"po": "fuzzy, which msgfmt leaves out (see --accept)", "ts": "unfinished"}
+"""Marks of translations for a human, by the name of the format."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class FileReport:
     fuzzy_matches: number of those in the memory whose source is only similar, which a human has to check
     terms: use of the terms of the glossary, with --glossary
     kept: number of texts whose translation was there already, and stays
+    for_review: number of new translations that the file marks for a human, such as fuzzy ones
     left: number of other texts that stay as they are: those without words, those of other keys, and those that fail a check
     unused: keys, or sources, of the texts of the earlier output that have no place in the new one
     skipped: numbers of texts that readers see and that are not among the texts, by what they are, such as "names of sheets"
@@ -93,6 +96,7 @@ class FileReport:
     flagged: Sequence[FlaggedText] = ()
     terms: Annotated[Sequence[TermReport] | None, OPTIONAL] = None
     kept: int = 0
+    for_review: int = 0
     left: int = 0
     unused: Sequence[str] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
@@ -140,13 +144,16 @@ def report_check(path: Path, options: DocumentOptions, original: Path | None) ->
             )
     results = check_document(document, options, None if original is None else read_document(original))
     flagged = _list_flagged(results, options.glossary)
+    num_texts = count_texts(document)
     return FileReport(
         str(path),
         "flagged" if flagged else "ok",
         None,
         document.format,
-        count_texts(document),
+        num_texts,
         flagged=flagged,
+        kept=len(results),
+        left=max(num_texts - len(results), 0),
         terms=None if options.glossary is None else _report_terms(count_terms(results, options.glossary)),
     )
 
@@ -171,6 +178,7 @@ def report_translation(translation: FileTranslation) -> FileReport:
         flagged,
         None if translation.terms is None else _report_terms(translation.terms),
         translation.num_kept,
+        translation.num_for_review,
         max(translation.num_texts - num_translated - translation.num_kept, 0),
         translation.unused,
         translation.skipped,
@@ -206,13 +214,15 @@ def describe(report: FileReport) -> list[str]:
     counts = format_count(report.texts, "text")
     if report.output is not None:
         counts = f"{report.translated:,} of {counts} translated into {report.output}"
+        if report.for_review:
+            counts += f", {report.for_review:,} {_REVIEW_MARKS.get(report.format or '', 'marked for review')}"
         if report.kept:
             counts += f", {report.kept:,} kept"
-        if report.left:
-            counts += f", {report.left:,} left"
         if report.unused:
             names = ", ".join(name[:40] for name in report.unused[:3])
             counts += f", {len(report.unused)} of the earlier output left out ({names}{', …' if report.unused[3:] else ''})"
+    if report.left:
+        counts += f", {report.left:,} {'left' if report.output is not None else 'without a translation'}"
     if report.terms is not None:
         num_used, num_texts = (sum(getattr(term, name) for term in report.terms) for name in ("used", "texts"))
         counts += f", {num_used:,} of {format_count(num_texts, 'term')} used"
@@ -231,7 +241,10 @@ def summarize(reports: Sequence[FileReport]) -> str:
             *((report.translated, report.kept, report.left, len(report.flagged)) for report in reports), strict=True
         )
     )
+    counts = f"{format_count(translated, 'text')} translated, {kept:,} kept, {left:,} left"
+    if num_good and all(report.output is None for report in reports):  # of --check
+        counts = f"{format_count(kept, 'translation')} checked, {format_count(left, 'text')} without one"
     return (
         f"{format_count(num_good, 'file')} done, {numbers['refused']} refused, {numbers['skipped']} skipped; "
-        f"{format_count(translated, 'text')} translated, {kept:,} kept, {left:,} left, {flagged:,} flagged"
+        f"{counts}, {flagged:,} flagged"
     )

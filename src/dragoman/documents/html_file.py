@@ -55,7 +55,8 @@ _NAMES_FOR_BROWSERS = {
     "utf-16-le": "utf-8", "utf-16-be": "utf-8",
 }  # fmt: skip
 """Encodings that browsers read for those that a page states: https://encoding.spec.whatwg.org, and the prescan of HTML."""
-_CHARSET = re.compile(rb"<meta[^<>]+?charset\s*+=\s*+[\"']?+\s*+([\w.:-]++)", re.IGNORECASE)
+_META = re.compile(r"<!--(?:(?!-->).)*+|<meta(?=[\s/])(?:[^<>\"']++|\"[^\"]*+\"|'[^']*+')*+>", re.IGNORECASE | re.DOTALL)
+_CHARSET = re.compile(r"\bcharset\s*+=[\s\"']*+([\w.:-]++)", re.IGNORECASE)
 _BLANKS = " \t\n\r\f"
 _SPACE = re.compile(f"[{_BLANKS}]{{2,}}|[{_BLANKS[1:]}]")
 """White space that is shown as one space and is none"""
@@ -223,9 +224,16 @@ def read_fragment(text: EncodedText) -> tuple[list[Unit], Callable[[Mapping[str,
 def _decode(content: bytes) -> EncodedText:
     if declaration := _XML_ENCODING.match(content[:512]):
         return decode(content, declaration[1].decode("ascii"))
-    charset = _CHARSET.search(content[:4096])
-    name = charset[1].decode("ascii") if charset else "utf-8"
+    name = next(filter(None, map(_find_charset, _META.findall(content[:4096].decode("latin-1")))), "utf-8")
     return decode(content, _NAMES_FOR_BROWSERS.get(check_encoding(name), name))
+
+
+def _find_charset(tag: str) -> str:
+    """Return the encoding that a tag `meta` states; empty for a comment and for other tags."""
+    values = _read_values(tag)
+    is_statement = "charset" in values or values.get("http-equiv", "").lower() == "content-type"
+    stated = _CHARSET.search(tag) if is_statement and not tag.startswith("<!") else None
+    return stated[1] if stated else ""
 
 
 def _make_template_error(text: str, start: int) -> DataError:

@@ -40,6 +40,7 @@ def name_in_project(path: Path, source: str, target: str) -> Path | None:
     """
     if path.suffix.lower() == ".pot":
         return _name_catalog(path, target)
+    folder = _replace_folder(path.parent, source, target, path.suffix)
     stem = _replace_code(path.stem, source, target, [file.stem for file in _list_files(path.parent, path.suffix)], path.suffix)
     if (
         stem is None
@@ -47,9 +48,10 @@ def name_in_project(path: Path, source: str, target: str) -> Path | None:
         and not any(path.stem[start - 1] == "_" for start, _ in _find_codes(path.stem))
     ):
         stem = f"{path.stem}_{target.replace('-', '_')}"
-    folder = _replace_folder(path.parent, source, target, path.suffix)
     if stem is None and folder is None:
-        return None
+        stem = _add_code(path, target)
+        if stem is None:
+            return None
     return (path.parent if folder is None else folder) / (path.name if stem is None else f"{stem}{path.suffix}")
 
 
@@ -112,6 +114,14 @@ def _replace_folder(parent: Path, source: str, target: str, suffix: str) -> Path
     return None
 
 
+def _add_code(path: Path, target: str) -> str | None:
+    """Return a name without a code with that of the target, as `Texts.de` in .NET or if `Texts.fr` is beside it."""
+    names = [file.stem for file in _list_files(path.parent, path.suffix) if file.stem.startswith(f"{path.stem}.")]
+    codes = [code for name in names if _CODE.fullmatch(code := name[len(path.stem) + 1 :])]
+    has_code = any(path.stem[start - 1] == "." for start, _ in _find_codes(path.stem))
+    return f"{path.stem}.{_spell(target, ['', *codes], '-')}" if codes or (path.suffix == ".resx" and not has_code) else None
+
+
 def _is_named_for(name: str, language: str) -> bool:
     """Return whether a name is the code of a language, with or without a region."""
     return _CODE.fullmatch(name) is not None and is_same_language(name, language)
@@ -154,6 +164,8 @@ def _spell(target: str, codes: Sequence[str], separator: str) -> str:
     if regional:
         separator = "_" if "_" in regional else "-r" if separator == "-r" else "-"
         plain = plain.lower() if regional.islower() else plain
+    if separator == "-r" and re.search("-(?![A-Za-z]{2}$)", plain):  # a script or a number, which Android writes otherwise
+        return f"b+{plain.replace('-', '+')}"
     return plain.replace("-", separator)
 
 

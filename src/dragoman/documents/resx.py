@@ -39,7 +39,7 @@ def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:
     name = element.attributes.get("name", "")
     value = element.find("value")
     has_type = "type" in element.attributes or "mimetype" in element.attributes
-    if value is None or has_type or name.startswith((">>", "$this.Name")) or not value.text.strip():
+    if value is None or any(value.children) or has_type or name.startswith((">>", "$this.Name")) or not value.text.strip():
         return
     comment = element.find("comment")
     note = comment.text if comment is not None else ""

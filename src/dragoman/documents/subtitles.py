@@ -164,6 +164,10 @@ def parse_cues(text: EncodedText, name: str, found_cues: Iterable[Cue]) -> Docum
     def edit_language(translations: Mapping[str, UnitTranslation], code: str) -> Sequence[Edit]:
         return [text.make_edit(language.start(1), language.end(1), code)] if code and language else []
 
+    def convert() -> Document:
+        """Return the document in UTF-8, for characters that Windows-1252 lacks."""
+        return parse_cues(decode(text.content.decode(text.encoding).encode()), name, tuple(cues.values()))
+
     with_language, others = divide_units(units)
     return Document(
         text.content,
@@ -172,6 +176,7 @@ def parse_cues(text: EncodedText, name: str, found_cues: Iterable[Cue]) -> Docum
         make_edits,
         source_language=language[1] if language else "",
         make_document_edits=edit_language,
+        convert=None if text.encoding != "cp1252" else convert,
         sentence_groups=tuple(_group_cues(with_language, cues)),
         other_units=others,
     )

@@ -621,7 +621,7 @@ def _write(
     translations = {
         result.unit.id: UnitTranslation(
             result.text,
-            _get_state(result, options),
+            get_state(result, options),
             result.flags,
             None if result.match is None or result.match.is_exact else result.match,
             options.source_language,
@@ -699,7 +699,8 @@ class _DocumentWriter:
         return set()
 
 
-def _get_state(result: UnitResult, options: DocumentOptions) -> Literal["translated", "fuzzy"]:
+def get_state(result: UnitResult, options: DocumentOptions) -> Literal["translated", "fuzzy"]:
+    """Return the state with which a result is written."""
     if result.origin == "file":
         return "translated"
     is_good = options.accept if result.match is None else result.match.is_exact

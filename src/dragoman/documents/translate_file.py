@@ -19,6 +19,7 @@ from dragoman.documents.translate_document import (
     UnitResult,
     check_languages,
     count_terms,
+    get_state,
     is_redone,
     translate_document,
 )
@@ -49,6 +50,7 @@ class FileTranslation:
         results: one for each text that was to be translated, in order
         glossary, terms: the glossary, and the use of its terms; None without a glossary
         num_kept: number of texts whose translation, in the file or an earlier output, stays
+        num_for_review: number of new translations that the file marks for a human
         unused: keys, or sources, of the texts of the earlier output that have no place any more
         skipped: numbers of texts that readers see and that stay, by what they are, such as "names of sheets"
     """
@@ -61,6 +63,7 @@ class FileTranslation:
     glossary: Glossary | None = None
     terms: Sequence[TermCount] | None = None
     num_kept: int = 0
+    num_for_review: int = 0
     unused: Sequence[str] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
 
@@ -161,7 +164,7 @@ class FileTranslator:
         if _is_same_file(output, path):
             raise OutputError(f"{output}: is the original, which stays; give another name", code="output-is-input")
         if not overwrite:
-            check_path_is_free(output)
+            check_path_is_free(output, "complete")
         document, earlier = self._read_earlier(document, parse, output, original)
         options = self.options
         selected = list_selected(document, options.scope, options.keys, options.source_language, options.target_language)
@@ -196,6 +199,8 @@ class FileTranslator:
             self.options.glossary,
             terms,
             num_kept,
+            sum(result.origin != "file" and get_state(result, options) == "fuzzy" for result in result.results if result.text)
+            * document.is_bilingual,
             earlier.unused,
             document.skipped,
         )
@@ -222,7 +227,7 @@ class FileTranslator:
         except DataError as error:
             message = str(error).removeprefix(f"{output}: ")
             raise DataError(
-                f"{output}: exists, and its texts cannot be kept: it {message}; name the file that it is a translation of with "
+                f"{output}: exists, and its texts cannot be kept: {message}; name the file that it is a translation of with "
                 "--translation-of, or translate all texts again with --redo-all",
                 code=error.code,
             ) from None

@@ -73,10 +73,10 @@ def _check_free_space(path: Path, size: int) -> None:
         raise to_write_error(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), needed)
 
 
-def check_path_is_free(path: Path) -> None:
-    """Raise OutputError if `path` exists."""
+def check_path_is_free(path: Path, action: str = "replace") -> None:
+    """Raise OutputError if `path` exists. action: what --overwrite does with it"""
     if _path_exists(path):
-        raise OutputError(f"{path}: exists already; give another name, or --overwrite to replace it", code="output-exists")
+        raise OutputError(f"{path}: exists already; give another name, or --overwrite to {action} it", code="output-exists")
 
 
 def _path_exists(path: Path) -> bool:
