@@ -140,7 +140,7 @@ def test_texts_of_home_page_are_translated() -> None:
 
 
 @pytest.mark.parametrize("front", [
-    "---\ntitle: [\n---\n", "+++\ntitle = 3\n+++\n", '+++\na = """\ntitle = "x"\n"""\n+++\n',
+    "---\ntitle: [\n---\n", "---\nOne value.\n---\n", "+++\ntitle = 3\n+++\n", '+++\na = """\ntitle = "x"\n"""\n+++\n',
     # Python reads integers of at most 4,300 digits.
     f'{{\n"title": "A",\n"b": {"1" * 4301}\n}}\n', f'+++\ntitle = "A"\nb = {"1" * 4301}\n+++\n',
 ])  # fmt: skip

@@ -79,8 +79,8 @@ def _read_yaml(text: EncodedText, content: str) -> list[FrontText]:
 
 def _is_text(path: Sequence[object]) -> bool:
     """Return whether the value under these keys is a text or the language of the file."""
-    if len(path) == 1:
-        return path[0] in (*KEYS, LANGUAGE_KEY)
+    if len(path) < 2:  # one value without a key has none
+        return bool(path) and path[0] in (*KEYS, LANGUAGE_KEY)
     return path[0] in _HOME_KEYS[0] and path[-1] in _HOME_KEYS[1]
 
 
