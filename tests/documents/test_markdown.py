@@ -223,6 +223,7 @@ def test_descriptions_of_images_are_pairs(subtests: pytest.Subtests) -> None:
     for text, source in {
         'See ![a \\[red\\] dog](d.png "Kept") &amp; run': "See <g1>a [red] dog</g1> &amp; run",
         "[![Build](b.svg)](/c)": "<g1><g2>Build</g2></g1>",
+        "![First badge](b.svg)\n![Second\nbadge](d.svg)": "<g1>First badge</g1> <g2>Second badge</g2>",
         "A ![](d.png) b ![2](e.png) c ![*d* e](f.png) g": "A <x1/> b <x2/> c <x3/> g",
         "A ![dog] b ![dog][] c ![cat][dog] d\n\n[dog]: /d.png": "A <x1/> b <x2/> c <g3>cat</g3> d",
     }.items():

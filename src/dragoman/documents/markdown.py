@@ -554,8 +554,7 @@ class _InlineReader:
                 case "text":
                     self._read_text(token.content)
                 case "softbreak":
-                    self._position = self._match(_SOFT_BREAK).end()
-                    self._output.append(" ")
+                    self._read_soft_break()
                 case "hardbreak":
                     match_ = self._match(_HARD_BREAK)
                     self._add_point(f"{match_[1]}\n", match_.end(), "br")
@@ -660,14 +659,21 @@ class _InlineReader:
         end = self._match(_REFERENCE_END if "label" in token.meta else _LINK_END)
         self._position = start
         names_image = "label" in token.meta and end[0] in ("]", "][]")
-        is_plain = bool(token.children) and all(child.type == "text" for child in token.children or ())
+        is_plain = bool(token.children) and all(child.type in ("text", "softbreak") for child in token.children or ())
         if names_image or not is_plain or not any(map(str.isalpha, token.content)):
             self._add_point_to(end.end())
             return
         self._open("![")
         for child in token.children or ():
-            self._read_text(child.content)
+            if child.type == "text":
+                self._read_text(child.content)
+            else:
+                self._read_soft_break()
         self._close(end[0])
+
+    def _read_soft_break(self) -> None:
+        self._position = self._match(_SOFT_BREAK).end()
+        self._output.append(" ")
 
     def _is_in_type(self, tag: str) -> bool:
         """Return whether a tag is a part of a type of a program, such as `List<T>`."""
