@@ -54,8 +54,8 @@ def test_messages_are_read() -> None:
 def test_states_and_checks_are_written() -> None:
     name = "Window/Open &file/menu"
     document = parse_qt_ts(TS)
-    fuzzy = write_document(document, {name: UnitTranslation("Файл <1>", "fuzzy", ("numbers", "urls"))})
-    comment = b"<translatorcomment>dragoman: numbers, urls</translatorcomment>"
+    fuzzy = write_document(document, {name: UnitTranslation("Файл <1>", "fuzzy", ("numbers",), note="A number & more")})
+    comment = b"<translatorcomment>dragoman: A number &amp; more</translatorcomment>"
     old = b'<translation type="unfinished"></translation>'
     new = '<translation type="unfinished">Файл &lt;1&gt;</translation>'.encode()
     assert fuzzy == TS.replace(old, comment + new)
@@ -75,3 +75,6 @@ def test_numerus_forms_share_a_state() -> None:
     expected = expected.replace(b"<numerusform></numerusform>", b"<numerusform>%n 1</numerusform>")
     expected = expected.replace(b"<numerusform/>", b"<numerusform>%n 2</numerusform>")
     assert written == expected.replace(b"ru_RU", b"uk")
+    state, first = b' type="unfinished"', ">\n            <numerusform>%n файл<".encode()
+    new = {names[1]: UnitTranslation("%n файла", "fuzzy")}
+    assert state + first in write_document(parse_qt_ts(TS.replace(state + first, first)), new)

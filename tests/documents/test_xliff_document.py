@@ -146,12 +146,12 @@ def test_source_of_codes_alone_has_a_translation() -> None:
 def test_target_stands_behind_source_with_state_and_note() -> None:
     document = parse_xliff(XLIFF_1)
     text = "Die <g1><x2/>Datei</g1> öffnen &amp; los"
-    written = write_document(document, {"1": UnitTranslation(text, "fuzzy", ("numbers", "urls"))})
+    written = write_document(document, {"1": UnitTranslation(text, "fuzzy", ("numbers",), note="A number & more")})
     source = b'<source>Open <g id="1" ctype="bold">the <x id="2"/>file</g> &amp; go</source>'
     target = (
         '\n    <target state="needs-review-translation" state-qualifier="leveraged-mt">'
         'Die <g id="1" ctype="bold"><x id="2"/>Datei</g> öffnen &amp; los</target>'
-        '\n    <note from="dragoman">numbers, urls</note>'
+        '\n    <note from="dragoman">A number &amp; more</note>'
     )
     assert written == XLIFF_1.replace(source, source + target.encode())
     again = parse_xliff(written)
@@ -159,7 +159,7 @@ def test_target_stands_behind_source_with_state_and_note() -> None:
     clean = write_document(again, {"1": UnitTranslation(text)})
     assert clean == XLIFF_1.replace(
         source, source + f'\n    <target state="translated">{target[target.index("Die") :]}'.encode()
-    ).replace(b'\n    <note from="dragoman">numbers, urls</note>', b"")
+    ).replace(b'\n    <note from="dragoman">A number &amp; more</note>', b"")
 
 
 def test_file_states_the_language_of_its_translations() -> None:

@@ -101,6 +101,7 @@ class UnitTranslation:
         flags: names of the checks that the translation fails
         match: the similar text whose translation it is, from a translation memory; None for any other origin
         source_language, language: codes of the language of its source and of its own; empty if they are not known
+        note: sentences about the checks that it fails
     """
 
     text: str
@@ -109,11 +110,18 @@ class UnitTranslation:
     match: MemoryMatch | None = None
     source_language: str = ""
     language: str = ""
+    note: str = ""
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes for the translator: the failed checks, and the similarity of a match."""
+        """Codes of the failed checks, and the similarity of a match."""
         return self.flags if self.match is None else (*self.flags, f"memory-match-{self.match.percent}")
+
+    @property
+    def comment(self) -> str:
+        """Sentences for the translator, and the similarity of a match; codes of checks without a sentence."""
+        parts = [self.note] if self.note else list(self.flags)
+        return "; ".join(parts if self.match is None else [*parts, f"memory-match-{self.match.percent}"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,11 +98,12 @@ def _add_message(source: XmlSource, context: str, numbers: Sequence[str], units:
     forms = target.find_all("numerusform") if target is not None else []
     if message.attributes.get("numerus") == "yes" and not forms:
         return  # the number of forms depends on the language; `make_plural_edits` adds them
+    first = next((number for number, form in enumerate(forms) if not form.text.strip()), 0)  # its state is that of all
     for number, form in enumerate(forms or [target]):
         present = name_codes(_read(source, form), text).text if form is not None else ""
         state: UnitState = "untranslated" if not present else "fuzzy" if kind == "unfinished" else "translated"
 
-        def write(translation: UnitTranslation, form: XmlElement | None = form, is_first: bool = number == 0) -> list[Edit]:
+        def write(translation: UnitTranslation, form: XmlElement | None = form, is_first: bool = number == first) -> list[Edit]:
             edits = _write_state(source, message, translation) if is_first and forms else []
             return edits + _write_form(source, message, form, text, translation, is_numerus=bool(forms))
 
@@ -154,8 +155,8 @@ def _write_state(source: XmlSource, message: XmlElement, translation: UnitTransl
 def _write_comment(source: XmlSource, message: XmlElement, translation: UnitTranslation) -> list[Edit]:
     """Return the edit of the comment with remarks, if there is no comment of a human."""
     present = message.find("translatorcomment")
-    remarks = escape_xml(_COMMENT_START + ", ".join(translation.remarks))
-    markup = f"<translatorcomment>{remarks}</translatorcomment>" if translation.remarks else ""
+    comment = escape_xml(_COMMENT_START + translation.comment)
+    markup = f"<translatorcomment>{comment}</translatorcomment>" if translation.comment else ""
     if present is not None:
         is_own = present.text.startswith(_COMMENT_START)
         return [Edit(present.start, present.end, source.encode(markup))] if is_own else []

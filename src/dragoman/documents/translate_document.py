@@ -22,6 +22,7 @@ from dragoman.documents.earlier_output import pair_units
 from dragoman.documents.icu_message import IcuMessage, has_branches, pair_sentences, read_message
 from dragoman.documents.plural_forms import insert_number, remove_ordinal_ends
 from dragoman.documents.reading import check_goes_on
+from dragoman.documents.reasons import describe_flags
 from dragoman.documents.subtitles import SubtitleLimits, break_lines
 from dragoman.documents.translation_memory import MemoryMatch, TranslationMemory
 from dragoman.documents.unit_selection import (
@@ -626,6 +627,7 @@ def _write(
             None if result.match is None or result.match.is_exact else result.match,
             options.source_language,
             options.target_language,
+            describe_flags(result.unit, result.text, result.flags),
         )
         for result in results
         if result.text

@@ -328,9 +328,9 @@ def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTr
         attributes["state-qualifier"] = "fuzzy-match"
     edits = [_write_target(source, place, translation, attributes)]
     new_note = ""
-    if translation.remarks:
+    if translation.comment:
         name = f"{_get_prefix(source, place.source)}note"
-        new_note = f'<{name} from="{TOOL}">{escape_xml(", ".join(translation.remarks))}</{name}>'
+        new_note = f'<{name} from="{TOOL}">{escape_xml(translation.comment)}</{name}>'
     old_notes = [note for note in place.holder.find_all("note") if note.attributes.get("from") == TOOL]
     if old_notes:
         start = old_notes[0].start
