@@ -92,9 +92,10 @@ def test_translation_keeps_everything_else() -> None:
 
 def test_missing_characters_become_references() -> None:
     page = PAGE.replace("utf-8", "iso-8859-1").encode("latin-1")
-    document = html_file.parse(page)
-    written = write_document(document, {"2": UnitTranslation("Привет é")})
+    document = check_laws(html_file.parse, page, lambda text: f"é „{text}“ Привет")
+    written = write_document(document, {"2": UnitTranslation("Привет é"), "3": UnitTranslation("Łó")})
     assert b"<h1>&#1055;&#1088;&#1080;&#1074;&#1077;&#1090; \xe9</h1>" in written
+    assert b'alt="&#321;\xf3"' in written
 
 
 PIECES = st.sampled_from(

@@ -413,8 +413,11 @@ def _is_written(document: Document, before: Unit, after: Unit, translations: Map
             text, expected = (
                 directed[1] if (directed := _DIRECTED_TEXT.fullmatch(part)) else part for part in (text, expected)
             )
-        if before.markup == "html":  # a character that the encoding does not have is written as a reference
-            text, expected = (_fold(before, _LANGUAGE_ATTRIBUTE.sub("", html.unescape(part))) for part in (text, expected))
+        if "html" in (before.markup, after.markup):  # a character that the encoding does not have is written as a reference
+            text, expected = (
+                _fold(before, _LANGUAGE_ATTRIBUTE.sub("", html.unescape(part) if unit.markup == "html" else part))
+                for unit, part in ((after, text), (before, expected))
+            )
             return text == expected
         return _remove_tags(after, text) == _remove_tags(before, expected)
 
