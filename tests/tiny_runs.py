@@ -6,6 +6,7 @@ environment without PyTorch need them, and the other tests need not train it aga
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sys
@@ -73,6 +74,23 @@ def make_tiny_recipe(corpus: Path, run: Path, *settings: str) -> Recipe:
         "decoding": {"max_extra_tokens": 10},
     }
     return make_recipe(document, settings)
+
+
+def write_recipe(path: Path, recipe: Recipe) -> Path:
+    """Write a recipe as TOML, and return its path."""
+    document = recipe.model_dump()
+    sections = {key: value for key, value in document.items() if isinstance(value, dict)}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in document.items() if key not in sections]
+    for name, values in sections.items():
+        lines += [f"[{name}]", *(f"{key} = {_in_toml(value)}" for key, value in values.items() if value is not None)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def _in_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_in_toml(item)}" for key, item in value.items() if item is not None) + "}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def train_tiny_run(corpus: Path, run: Path) -> Path:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dragoman.config import Recipe
-from dragoman.training.checkpoints.checkpoint import Checkpoint
+from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.monitoring.events import (
     Callback,
@@ -25,9 +26,31 @@ from dragoman.training.monitoring.events import (
     ValidationReport,
     ignore_event,
 )
+from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.setup import build_trainer, find_checkpoint, prepare_run
 from dragoman.training.trainer import Trainer
 from dragoman.training.validation import ValidationResult, Validator
+
+CLOCK_KEYS = {
+    "tokens_per_second", "minutes", "minutes_left", "seconds", "data_wait_fraction", "flops_per_second", "mfu", "memory_mib",
+    "padding_fraction",
+}  # fmt: skip
+"""Keys of the metrics log whose values depend on the clock or on the process."""
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of a metrics log without values that depend on the clock or on interruptions."""
+    metrics = [entry for entry in read_metrics_log(run / "metrics.jsonl") if entry["type"] not in ("event", "run")]
+    return [{key: value for key, value in entry.items() if key not in CLOCK_KEYS} for entry in metrics]
+
+
+def without_times(trainer_state: TrainerState) -> TrainerState:
+    return replace(trainer_state, minutes=0.0, data_wait_minutes=0.0)
+
+
+def without(recipe: Recipe, *splits: str) -> Recipe:
+    """Return the recipe without these corpora."""
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=dict.fromkeys(splits))})
 
 
 def new_trainer(

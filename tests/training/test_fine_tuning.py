@@ -35,7 +35,7 @@ from dragoman.training.run import train
 from expected_errors import raises_code
 from marian_folders import write_folder
 from tiny_runs import NO_DROPOUT
-from trainers import Recorder, assert_equal_states, assert_equal_tensors, new_trainer
+from trainers import Recorder, assert_equal_states, assert_equal_tensors, new_trainer, without
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -172,13 +172,8 @@ def more_tokens(bundle: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPat
     """Bundle of one step of fine-tuning with one more token."""
     run = tmp_path_factory.mktemp("tokens") / "run"
     settings = ("training.max_steps=1", "tokenizer.extra_tokens=['<ui>']", *NO_DROPOUT)
-    train(without_evaluation(tiny(run, f"training.init_from='{bundle}'", *settings)))
+    train(without(tiny(run, f"training.init_from='{bundle}'", *settings), "valid", "test"))
     return run / "bundle"
-
-
-def without_evaluation(recipe: Recipe) -> Recipe:
-    """Return the recipe without validation and test sets, which take most of the time of a short run."""
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": None, "test": None})})
 
 
 def test_bundle_names_its_origin(bundle: Path, more_tokens: Path) -> None:
@@ -228,11 +223,8 @@ def test_converted_bundle_can_be_fine_tuned(corpus: Path, tmp_path: Path) -> Non
 
 def test_frozen_layers_keep_the_values_of_the_bundle(bundle: Path, fine_tune: FineTune, tmp_path: Path) -> None:
     pattern = "decoder.layers.0.*"
-    train(
-        without_evaluation(
-            fine_tune(tmp_path / "run", f"training.freeze=['{pattern}', '*norm.bias']", "training.weight_decay=0.1")
-        )
-    )
+    recipe = fine_tune(tmp_path / "run", f"training.freeze=['{pattern}', '*norm.bias']", "training.weight_decay=0.1")
+    train(without(recipe, "valid", "test"))
     old, new = bundle_weights(bundle), bundle_weights(tmp_path / "run" / "bundle")
     frozen = {name for name in old if name.startswith("decoder.layers.0.") or name.endswith("norm.bias")}
     assert {name for name in old if torch.equal(old[name], new[name])} == frozen
@@ -412,7 +404,7 @@ def test_kl_keeps_the_model_near_the_bundle(bundle: Path, fine_tune: FineTune, t
 def lora_run(bundle: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("lora") / "run"
     settings = ("training.lora.rank=2", "training.lora.alpha=6", "training.lora.targets=['*attention.query', '*inner']")
-    train(without_evaluation(tiny(run, f"training.init_from='{bundle}'", *SHORT, *settings, "training.peak_lr=0.05")))
+    train(without(tiny(run, f"training.init_from='{bundle}'", *SHORT, *settings, "training.peak_lr=0.05"), "valid", "test"))
     return run
 
 

@@ -14,22 +14,17 @@ from torch import Tensor
 
 from conftest import MakeRecipe
 from dragoman.bundle import read_config
-from dragoman.config import Recipe
 from dragoman.training.checkpoints.checkpoint import list_checkpoints, read_checkpoint, select_best
 from dragoman.training.divergence import find_divergence
 from dragoman.training.run import train
 from dragoman.training.trainer import MAX_ROLLBACKS, Trainer
 from dragoman.training.validation import ValidationResult, Validator
 from expected_errors import raises_code
-from trainers import Recorder, fake_validations, new_trainer
+from trainers import Recorder, fake_validations, new_trainer, without
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 EVERY_STEP = ("training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.keep_last=9")
-
-
-def without_validation(recipe: Recipe) -> Recipe:
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": None})})
 
 
 # Equal scores
@@ -71,27 +66,22 @@ def test_divergence_follows_both_losses(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("averaging", ["none", "last", "best", "ema"])
-def test_diverged_run_is_an_error(averaging: str, tiny: MakeRecipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("averaging", "lr", "max_steps"),
+    [("last", "100", 12), ("best", "100", 12), ("ema", "100", 12), ("no validation", "1e30", 6)],
+)
+def test_diverged_run_is_an_error(averaging: str, lr: str, max_steps: int, tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = [
-        "training.peak_lr=100", "training.schedule=constant", "training.warmup_steps=1", "training.max_steps=12",
+        f"training.peak_lr={lr}", "training.schedule=constant", "training.warmup_steps=1", f"training.max_steps={max_steps}",
         "training.validate_every_steps=6", "training.num_validation_translations=0",
-        f"training.checkpoint_averaging={averaging}", "training.num_averaged_checkpoints=1",
+        "training.num_averaged_checkpoints=1", "training.ema_decay=0.5",
     ]  # fmt: skip
-    settings += ["training.ema_decay=0.5"] if averaging == "ema" else []
     recorder = Recorder()
-    with raises_code("run-diverged", "step 6: the run has diverged: the loss is", "training.warmup_steps"):
-        train(tiny(tmp_path / "run", *settings), recorder)
-    assert [report.best for report in recorder.validations] == [False]
-    assert not (tmp_path / "run" / "bundle").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lr", ["100", "1e30"])
-def test_diverged_run_without_validation_is_an_error(lr: str, tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = (f"training.peak_lr={lr}", "training.schedule=constant", "training.warmup_steps=1", "training.max_steps=6")
-    with raises_code("run-diverged", "step 6: the run has diverged"):
-        train(without_validation(tiny(tmp_path / "run", *settings)))
+    has_validation = averaging != "no validation"
+    recipe = tiny(tmp_path / "run", *settings, *([f"training.checkpoint_averaging={averaging}"] if has_validation else []))
+    with raises_code("run-diverged", "step 6: the run has diverged", "training.warmup_steps"):
+        train(recipe if has_validation else without(recipe, "valid"), recorder)
+    assert [report.best for report in recorder.validations] == [False] * has_validation
     assert not (tmp_path / "run" / "bundle").exists()
 
 

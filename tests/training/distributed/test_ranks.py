@@ -45,6 +45,7 @@ from dragoman.training.train_step import MicroBatch
 from dragoman.training.validation import Validator
 from expected_errors import raises_code
 from rank_processes import find_free_port, read_losses, run_ranks, train_all
+from tiny_runs import write_recipe
 from trainers import assert_equal_states, assert_equal_tensors, new_trainer
 
 END_SECONDS = 240.0
@@ -54,7 +55,7 @@ TRIALS = int(os.environ.get("DRAGOMAN_TRIALS", "2"))
 
 FOUR = (
     "training.batches_per_update=4", "training.max_steps=12", "training.log_every_steps=1", "training.validate_every_steps=6",
-    "training.checkpoint_every_steps=4", "training.batch_tokens=60",
+    "training.checkpoint_every_steps=4", "training.batch_tokens=60", "training.guided_alignment_weight=0.5",
 )  # fmt: skip
 
 
@@ -392,20 +393,7 @@ def wait_for(path: Path, seconds: float = END_SECONDS) -> None:
 def written(tiny: MakeRecipe, tmp_path: Path) -> Path:
     """Recipe file with enough steps to interrupt the run."""
     recipe = tiny(tmp_path / "run", *FOUR, "training.max_steps=200", "training.log_every_steps=20", "training.keep_last=200")
-    path = tmp_path / "recipe.toml"
-    document = recipe.model_dump()
-    sections = {key: value for key, value in document.items() if isinstance(value, dict)}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in document.items() if key not in sections]
-    for name, values in sections.items():
-        lines += [f"[{name}]", *(f"{key} = {in_toml(value)}" for key, value in values.items() if value is not None)]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def in_toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {in_toml(item)}" for key, item in value.items() if item is not None) + "}"
-    return json.dumps(value, ensure_ascii=False)
+    return write_recipe(tmp_path / "recipe.toml", recipe)
 
 
 HANGING_SCRIPT = """

@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -43,7 +42,6 @@ from dragoman.training.monitoring.diagnostics import DIAGNOSTIC_RULES, diagnose
 from dragoman.training.monitoring.events import (
     Callback,
     CallbackList,
-    LogLine,
     Notice,
     RunClosed,
     RunEvent,
@@ -143,23 +141,6 @@ def test_failing_logger_does_not_end_run(fails_at: str) -> None:
 
 
 # Metrics log
-
-
-def test_log_lines_validate_against_their_schema(tmp_path: Path) -> None:
-    adapter: TypeAdapter[LogLine] = TypeAdapter(LogLine)
-    play(MetricsLog(tmp_path / "metrics.jsonl"), tmp_path)
-    MetricsLog(tmp_path / "metrics.jsonl")(step_report(9, loss=math.nan, gradient_norm=math.inf))
-    entries = read_metrics_log(tmp_path / "metrics.jsonl")
-    lines = [adapter.validate_json(json.dumps(entry)) for entry in entries]
-    assert [type(line).__name__ for line in lines] == [
-        "RunInfo", "StepReport", "StepReport", "RunEvent", "ValidationReport", "ValidationSamples", "StepReport",
-    ]  # fmt: skip
-    assert isinstance(lines[-1], StepReport)
-    assert math.isnan(lines[-1].loss)
-    definitions = adapter.json_schema()["$defs"]
-    assert definitions["StepReport"]["properties"]["loss"]["anyOf"] == [{"type": "number"}, {"type": "null"}]
-    with pytest.raises(ValidationError):
-        adapter.validate_python({"type": "train", "step": "many"})
 
 
 @pytest.mark.parametrize("has_handler", [True, False])
