@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.bundle import save_bundle
@@ -21,15 +22,21 @@ TREES = [
 ]
 
 
-def parser_bundle(path: Path, *settings: str, how: LinearizationName = "typed", seed: int = 1, tags: str = "head") -> Path:
-    """Save and return the bundle of an untrained parser with the labels of `TREES`.
+def parser_bundle(
+    path: Path,
+    *settings: str,
+    trees: Sequence[str] = TREES,
+    how: LinearizationName = "typed",
+    seed: int = 1,
+    tags: str = "head",
+) -> Path:
+    """Save and return the bundle of an untrained parser with the labels of `trees`.
 
     settings: recipe settings, `key=value`
     how: linearization
     seed: seed of the weights
     tags: value of `task.pos_tags`, except for the tensor2tensor linearization
     """
-    trees = [read_tree(text) for text in TREES]
     recipe = make_recipe(
         {
             "name": "parser",
@@ -53,8 +60,9 @@ def parser_bundle(path: Path, *settings: str, how: LinearizationName = "typed", 
         },
         settings,
     )
-    labels = collect_labels(trees, recipe.task)
-    source = train_sentencepiece([" ".join(get_words(tree)) for tree in trees], recipe.tokenizer, vocab_size=300, seed=1)
+    read_trees = [read_tree(text) for text in trees]
+    labels = collect_labels(read_trees, recipe.task)
+    source = train_sentencepiece([" ".join(get_words(tree)) for tree in read_trees], recipe.tokenizer, vocab_size=300, seed=1)
     tokenizer = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
     save_bundle(path, recipe=recipe, tokenizer=tokenizer, weights=draw_weights(recipe, tokenizer, seed=seed), metadata={})
     return path

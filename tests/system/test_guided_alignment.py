@@ -23,13 +23,11 @@ from dragoman.model.attention import record_attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.distributed.parallelize import ModelLoss
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer, alignment_loss, record_head_weights
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.run import train
 from expected_errors import raises_code
-from rank_processes import find_free_port, run_ranks, train_all
 from tiny_runs import NO_DROPOUT
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -300,32 +298,3 @@ def test_guided_head_aligns_better(tiny: MakeRecipe, tmp_path: Path, bundle: Pat
     assert guided.metadata.alignment is not None
     assert (guided.metadata.alignment.layer, guided.metadata.alignment.head) == (0, 1)  # the bundle names the guided head
     assert guided.metadata.alignment.error_rate is not None
-
-
-@pytest.mark.slow
-def test_ranks_and_workers_equal_one_process(tiny: MakeRecipe, tmp_path: Path) -> None:
-    def recipe(name: str, *settings: str) -> Recipe:
-        steps = (
-            "training.batches_per_update=2",
-            "training.max_steps=4",
-            "training.checkpoint_every_steps=4",
-            "training.batch_tokens=60",
-        )
-        return tiny(tmp_path / name, GUIDED, *steps, *settings)
-
-    for name, settings in (
-        ("alone", ()),
-        ("ahead", ("data.num_workers=1",)),
-        ("unguided", ("training.guided_alignment_weight=0",)),
-    ):
-        train(recipe(name, *settings))
-    run_ranks(2, train_all, {find_free_port(): recipe(mode, f"training.parallel={mode}") for mode in ("ddp", "fsdp")})
-    weights_by_run = {
-        name: list_checkpoints(tmp_path / name / "checkpoints")[-1].weights()
-        for name in ("alone", "ahead", "unguided", "ddp", "fsdp")
-    }
-    for name, weight in weights_by_run["alone"].items():
-        assert torch.equal(weight, weights_by_run["ahead"][name])
-        for mode in ("ddp", "fsdp"):
-            torch.testing.assert_close(weights_by_run[mode][name], weight, rtol=0, atol=1e-5)
-    assert any(not torch.equal(weight, weights_by_run["unguided"][name]) for name, weight in weights_by_run["alone"].items())

@@ -35,8 +35,7 @@ from dragoman.parsing.trees.tree import get_leaves
 from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss, pos_tag_loss
-from dragoman.training.monitoring.diagnostics import diagnose
-from dragoman.training.monitoring.run_status import RunStatus, read_run_status
+from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.training.run import train
 from expected_errors import raises_code
 from tiny_runs import NO_DROPOUT, on_one_core
@@ -446,18 +445,6 @@ def test_f1_equals_evalb(tmp_path: Path) -> None:
     assert scores["f1"].value == expected.f1
     assert scores["tagging"].value == 80.0  # 8 of 10 words: the third sentence has no tree
     assert 0 < expected.f1 < 100
-
-
-@pytest.mark.slow
-def test_ignored_source_is_diagnosed(run: Path) -> None:
-    status = read_run_status(run)
-    assert not any(diagnosis.name == "ignores the source" for diagnosis in diagnose(status))
-    blind = [{**entry, "nll_shuffled_source": entry.get("nll_own_source")} for entry in status.entries]
-    diagnoses = diagnose(RunStatus(run, status.recipe, blind))
-    [finding] = [diagnosis for diagnosis in diagnoses if diagnosis.name == "ignores the source"]
-    assert "with the sources of other sentences of equal length" in finding.evidence
-    early = [{**entry, "epoch": 1.0} if entry["type"] == "train" else entry for entry in blind]
-    assert not any(diagnosis.name == "ignores the source" for diagnosis in diagnose(RunStatus(run, status.recipe, early)))
 
 
 @pytest.mark.slow

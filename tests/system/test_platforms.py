@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 
 import dragoman
+from conftest import MakeRecipe
 from dragoman.runtime.processes import block_signals, unblock_signals
 from dragoman.training.monitoring import flops
+from tiny_runs import write_recipe
 
 SOURCES = Path(dragoman.__file__).parent
 FEATURES_MODULE = SOURCES / "platform_features.py"
@@ -104,36 +106,6 @@ for words in json.loads(sys.argv[1]):
     cli.main(words, standalone_mode=False)
 """
 
-RECIPE = """
-run = "run"
-preset = "modern"
-size = "tiny"
-task = {{source_language = "en", target_language = "de"}}
-[data]
-root = "{corpus}"
-train = {{source = "train.en", target = "train.de"}}
-valid = {{source = "valid.en", target = "valid.de"}}
-max_length = 40
-[tokenizer]
-vocab_size = 80
-reserved_tokens = 0
-byte_fallback = false
-[model]
-encoder_layers = 1
-decoder_layers = 1
-d_model = 16
-d_ff = 32
-num_heads = 2
-[training]
-precision = "float32"
-batch_tokens = 130
-max_steps = 2
-log_every_steps = 1
-num_validation_translations = 2
-[decoding]
-max_extra_tokens = 2
-"""
-
 
 @pytest.fixture(scope="module")
 def prelude_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -179,9 +151,10 @@ def test_help_is_shown_without_features(prelude_dir: Path) -> None:
 )
 @pytest.mark.slow
 def test_commands_run_without_all_features(
-    train_options: list[str], translate_options: list[str], prelude_dir: Path, corpus: Path, tmp_path: Path
+    train_options: list[str], translate_options: list[str], prelude_dir: Path, tiny: MakeRecipe, tmp_path: Path
 ) -> None:
-    (tmp_path / "recipe.toml").write_text(RECIPE.format(corpus=corpus), encoding="utf-8")
+    settings = ("training.max_steps=2", "training.num_validation_translations=2", "decoding.max_extra_tokens=2")
+    write_recipe(tmp_path / "recipe.toml", tiny(Path("run"), *settings))
     commands = [
         ["clean", "recipe.toml", "data.cleaning.max_words=40", "-o", "cleaned", "--format", "lines"],
         ["prepare", "recipe.toml"],

@@ -46,12 +46,11 @@ from dragoman.training.checkpoints.checkpoint import (
     save_checkpoint,
 )
 from dragoman.training.monitoring.events import StepDone, TrainingEvent
-from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.run import train
 from dragoman.training.trainer import Trainer
 from expected_errors import raises_code
 from tiny_runs import NO_DROPOUT
-from trainers import new_trainer
+from trainers import new_trainer, read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -120,10 +119,6 @@ def names(folder: Path) -> list[str]:
 
 
 # --- a disk whose operations are recorded -------------------------------------------------------------------------------
-
-
-class PowerCut(BaseException):
-    """End of a process without any cleanup."""
 
 
 @dataclass(frozen=True)
@@ -210,13 +205,6 @@ def recording(disk: Disk) -> Iterator[None]:
         yield
 
 
-def is_committed(disk: Disk) -> bool:
-    """Return whether a folder got the name of a checkpoint and kept it."""
-    renames = [(operation.path.name, operation.to.name) for operation in disk.done if operation.to is not None]
-    committed_names = [new for _, new in renames if new.startswith("step-")]
-    return bool(committed_names) and all(old != committed_names[0] for old, _ in renames)
-
-
 # Values of the checkpoints at steps 1, 2, …, before the next save; 0 means none. The last case saves a step again.
 EXISTING_VALUES = {"the next": [11, 12], "the first": [], "a gap": [11, 0, 13], "again": [11, 12, 13, 14]}
 WITH_EXISTING = pytest.mark.parametrize(
@@ -234,24 +222,6 @@ def save_existing(folder: Path, values: Sequence[int]) -> int:
 
 
 # --- R2: a process ends at any operation --------------------------------------------------------------------------------
-
-
-class CutDisk(Disk):
-    """Disk that stops after `after` operations. The next one is left out, or half of a write is done."""
-
-    def __init__(self, after: int, *, half: bool) -> None:
-        super().__init__()
-        self.after, self.half = after, half
-        self.dead = False
-
-    def allow(self, operation: Operation) -> int:
-        if not self.dead and len(self.done) < self.after:
-            return len(operation.held)
-        if not self.dead and self.half and len(operation.held) > 1:
-            self.dead = True
-            return len(operation.held) // 2
-        self.dead = True
-        raise PowerCut
 
 
 class InterruptingDisk(Disk):
@@ -501,25 +471,6 @@ def test_r4_damaged_checkpoint_falls_back_to_previous(tmp_path: Path) -> None:
 # --- R5: a disk that fills -------------------------------------------------------------------------------------------------
 
 
-class FullDisk(Disk):
-    """Disk with a limited number of free bytes."""
-
-    def __init__(self, free_bytes: int, code: int = errno.ENOSPC) -> None:
-        super().__init__()
-        self.free_bytes, self.code = free_bytes, code
-
-    def allow(self, operation: Operation) -> int:
-        if operation.held and not self.free_bytes:
-            raise OSError(self.code, os.strerror(self.code))
-        allowed = min(self.free_bytes, len(operation.held))
-        self.free_bytes -= allowed
-        return allowed
-
-
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
-
-
 def test_r5_needed_space_is_checked_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The needed space is a tenth more than the tensors, and at least the size of the files."""
     numbers = 100_000
@@ -546,7 +497,7 @@ def test_r5_needed_space_is_checked_before_writing(tmp_path: Path, monkeypatch: 
         save_many(2)
     assert disk.done == []
     assert caught.value.needed_bytes == pytest.approx(1.1 * numbers * (4 + 8), rel=0.01)
-    assert size_of(first.path) < (caught.value.needed_bytes or 0)
+    assert sum(path.stat().st_size for path in first.path.iterdir()) < (caught.value.needed_bytes or 0)
     reason = f"the disk is full (1.3 MiB needed, 1.0 MiB free in {tmp_path}); delete files to free space"
     message = f"{tmp_path / 'step-00000002'}: {reason}"
     assert str(caught.value) == message
@@ -704,10 +655,6 @@ EVENTFUL = (
     "training.validate_every_steps=12", "training.num_validation_translations=0", "training.log_every_steps=3",
     "training.checkpoint_every_steps=1000000",
 )  # fmt: skip
-CLOCK_KEYS = {
-    "tokens_per_second", "minutes", "minutes_left", "seconds", "data_wait_fraction", "flops_per_second", "mfu", "memory_mib",
-    "padding_fraction",
-}  # fmt: skip
 
 
 def digest(*groups: Mapping[str, Tensor]) -> str:
@@ -721,12 +668,6 @@ def digest(*groups: Mapping[str, Tensor]) -> str:
 
 def digest_of(checkpoint: Checkpoint) -> str:
     return digest(checkpoint.weights(), checkpoint.optimizer_state(), checkpoint.ema_weights() or {})
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return the values in a metrics log that do not depend on the clock."""
-    entries = [entry for entry in read_metrics_log(run / "metrics.jsonl") if entry["type"] in ("train", "valid")]
-    return [{key: value for key, value in entry.items() if key not in CLOCK_KEYS} for entry in entries]
 
 
 class DigestRecorder:

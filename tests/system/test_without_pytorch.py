@@ -6,17 +6,14 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 import dragoman
 from conftest import TRAINING_MODULES, MakeRecipe, PassedTests, pytest_collection_modifyitems
-from dragoman import load
 from dragoman.bundle import save_bundle
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.errors import TRAINING_LIBRARIES
@@ -86,12 +83,14 @@ def test_command_exports(target_format: str, bundle: Path, tmp_path: Path) -> No
         (["evaluate", "{bundle}", "--src", "{text}", "--ref", "{text}"], "evaluate"),
         (["score", "{text}", "--ref", "{text}"], "evaluate"),
         (["explain", "{bundle}", "one", "-o", "{text}.html"], "train"),
+        (["train", "{text}.toml"], "train"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value,
 )
 def test_command_names_the_extra(arguments: list[str], extra: str, bundle: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("one\n", encoding="utf-8")
+    Path(f"{text}.toml").write_text('preset = "modern"\n', encoding="utf-8")
     done = run(COMMAND, *(argument.format(bundle=bundle, text=text) for argument in arguments))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.endswith(f", which is not installed: pip install 'dragoman[{extra}]'\n"), done.stderr
@@ -104,25 +103,6 @@ def test_parser_parses_as_with_pytorch(tmp_path: Path) -> None:
     results = [run(program, "parse", bundle, text=text) for program in (COMMAND, WITH_PYTORCH)]
     assert results[0].returncode in (0, 3), results[0].stderr
     assert (results[0].returncode, results[0].stdout) == (results[1].returncode, results[1].stdout)
-
-
-@pytest.mark.slow
-def test_server_answers(bundle: Path) -> None:
-    words = [sys.executable, "-c", COMMAND, "serve", str(bundle), "--port", "0"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            lines: list[str] = []
-            while not (match := re.search(r"at (http://\S+)", lines[-1] if lines else "")):
-                lines.append(process.stderr.readline())
-                assert lines[-1], "".join(lines)
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            request = {"q": "one two three", "source": "en", "target": "de"}
-            answer = httpx.post(match[1] + "translate", json=request, timeout=240)
-            assert answer.status_code == 200, answer.text
-            assert answer.json()["translatedText"] == load(bundle, task="translation").translate(["one two three"])[0].text
-        finally:
-            process.kill()
 
 
 @pytest.mark.slow
@@ -169,15 +149,6 @@ def test_other_architecture_names_the_extra(tiny: MakeRecipe, tmp_path: Path) ->
         f"dragoman: {folder / 'config.json'}: a model with model.normalization = 'batch' needs PyTorch, "
         "which is not installed: pip install 'dragoman[train]'\n"
     )
-
-
-@pytest.mark.slow
-def test_training_names_the_extra(tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text('preset = "modern"\n', encoding="utf-8")
-    done = run(COMMAND, "train", tmp_path / "own.toml")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.endswith(", which is not installed: pip install 'dragoman[train]'\n")
 
 
 def test_only_passed_tests_are_left_out(tmp_path: Path) -> None:
