@@ -5,17 +5,29 @@ Names and shapes follow Marian's documentation and sources: transformer.h, gener
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sentencepiece
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from marian_folders import D_FF, D_MODEL, NUM_HEADS, NUM_LAYERS, SOURCE_LETTERS, TARGET_LETTERS, list_pieces, train_model
+from marian_folders import (
+    D_FF,
+    D_MODEL,
+    NUM_HEADS,
+    NUM_LAYERS,
+    SOURCE_LETTERS,
+    TARGET_LETTERS,
+    list_pieces,
+    make_lines,
+    train_model,
+)
 
 MODEL, VOCABULARY = "opus.npz", "opus.vocab.yml"
 LAYER_NAMES = {
@@ -31,6 +43,21 @@ NORM_NAMES = {
 def list_vocabulary() -> list[str]:
     """Return the tokens of the model: those of the MarianMT folders without padding, which Marian does not have."""
     return list_pieces()[:-1]
+
+
+def train_vocabulary(seed: int = 1) -> bytes:
+    """Return a SentencePiece model with </s> and <unk> as the pieces 0 and 1, as Marian trains it."""
+    writer = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(make_lines(SOURCE_LETTERS, 1200, seed)),
+        model_writer=writer,
+        vocab_size=100,
+        minloglevel=2,
+        bos_id=-1,
+        eos_id=0,
+        unk_id=1,
+    )
+    return writer.getvalue()
 
 
 def to_marian(tensors: dict[str, Tensor], *, is_pre_norm: bool = False) -> dict[str, Any]:

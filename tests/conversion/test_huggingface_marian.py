@@ -171,8 +171,6 @@ def test_default_language_is_in_the_bundle(tmp_path: Path) -> None:
     ("config", "name"),
     [
         ({"normalize_before": True}, "normalize_before"),
-        ({"normalize_embedding": True}, "normalize_embedding"),
-        ({"add_final_layer_norm": True}, "add_final_layer_norm"),
         ({"static_position_embeddings": False}, "static_position_embeddings"),
         ({"activation_function": "gelu_new"}, "gelu_new"),
         ({"activation_function": {}}, "activation_function"),

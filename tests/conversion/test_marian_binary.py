@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from zipfile import ZipFile
 
 import numpy as np
 import pytest
-import sentencepiece
 import torch
 
 import dragoman
@@ -23,8 +21,16 @@ from dragoman.data.tokenization.special_tokens import END_ID, UNKNOWN_ID
 from dragoman.io.int8_tensors import DequantizedArrays
 from dragoman.quantization import quantize_bundle
 from dragoman.shortlist import read_shortlist
-from marian_folders import SOURCE_LETTERS, make_lines, make_tensors
-from marian_npz_folders import SSRU_SETTINGS, compute_logits, format_yaml, make_settings, to_marian, use_ssru
+from marian_folders import make_tensors
+from marian_npz_folders import (
+    SSRU_SETTINGS,
+    compute_logits,
+    format_yaml,
+    make_settings,
+    to_marian,
+    train_vocabulary,
+    use_ssru,
+)
 
 SIZE = 104
 SETTINGS = {**SSRU_SETTINGS, "dim-vocabs": [SIZE, SIZE], "transformer-ffn-activation": "relu"}
@@ -32,21 +38,6 @@ INPUT_FACTOR = 12.5
 CANDIDATES = {2: [5, 9], 3: [7], 100: [6, 8, 103]}
 """Candidates of Marian's source tokens; the others have none."""
 SHORTLIST_MAGIC = 0xF11A48D5013417F5
-
-
-def train_vocabulary(seed: int = 1) -> bytes:
-    """Return a SentencePiece model with </s> and <unk> as the pieces 0 and 1, as Marian trains it."""
-    writer = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(make_lines(SOURCE_LETTERS, 1200, seed)),
-        model_writer=writer,
-        vocab_size=100,
-        minloglevel=2,
-        bos_id=-1,
-        eos_id=0,
-        unk_id=1,
-    )
-    return writer.getvalue()
 
 
 def make_arrays() -> dict[str, Any]:

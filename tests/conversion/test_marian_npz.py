@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import zipfile
@@ -13,11 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import dragoman
-import marian_folders
-from conftest import edit_config
 from damaged_sources import check_refusal
 from dragoman.bundle import load_bundle
 from dragoman.conversion.marian_yaml import parse_settings, parse_vocabulary
@@ -33,6 +29,7 @@ from marian_npz_folders import (
     list_vocabulary,
     make_settings,
     to_marian,
+    train_vocabulary,
     use_ssru,
     write_folder,
 )
@@ -126,34 +123,6 @@ def test_logits_are_equal(variant: str, tmp_path: Path) -> None:
         assert bool((logits[:, [0, 2]] < -1e4).all())
 
 
-@torch.no_grad()
-def test_marianmt_of_the_same_numbers_is_equal(tmp_path: Path) -> None:
-    """MarianMT has other wavelengths and another ε than Marian. With these, both conversions have the same logits."""
-    tensors = make_tensors(SIZE + 1)
-    tensors["model.shared.weight"][-1] = 0
-    changes = lambda target: target.update(tensors)  # noqa: E731
-    marian_folders.write_folder(tmp_path / "huggingface", change_tensors=changes)
-    write_folder(tmp_path / "marian", tensors)
-    for name in ("huggingface", "marian"):
-        dragoman.convert(tmp_path / name, tmp_path / f"{name}-bundle")
-    first, second = (load_file(tmp_path / f"{name}-bundle" / "weights.safetensors") for name in ("huggingface", "marian"))
-    assert first.keys() == second.keys()
-    assert [name for name in first if not torch.equal(first[name], second[name])] == ["output_bias"]
-    assert torch.equal(first["output_bias"][3:], second["output_bias"][3:])
-    values = {"position_encoding": "halves", "norm_epsilon": 1e-5}
-    edit_config(tmp_path / "marian-bundle", lambda document: document["recipe"]["model"].update(values))
-    bundles = [load_bundle(tmp_path / f"{name}-bundle") for name in ("huggingface", "marian")]
-    assert bundles[0].tokenizer.source.encode_batch(LINES) == bundles[1].tokenizer.source.encode_batch(LINES)
-    for line in LINES[:10]:
-        source = torch.tensor([bundles[0].tokenizer.encode_source(line)])
-        target = torch.randint(4, SIZE, (1, 12), generator=torch.Generator().manual_seed(1))
-        logits = [
-            bundle.model(source, torch.cat([torch.tensor([[start]]), target], 1))[0, :, 3:]
-            for bundle, start in zip(bundles, (2, 0), strict=True)
-        ]
-        torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-5)
-
-
 # Files
 
 
@@ -179,22 +148,13 @@ def test_sentencepiece_vocabulary_splits_and_numbers(tmp_path: Path) -> None:
     """Marian trains its models with </s> and <unk> as the pieces 0 and 1."""
     import sentencepiece
 
-    writer = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(make_lines(SOURCE_LETTERS, 1200, 1)),
-        model_writer=writer,
-        vocab_size=100,
-        minloglevel=2,
-        bos_id=-1,
-        eos_id=0,
-        unk_id=1,
-    )
-    processor = sentencepiece.SentencePieceProcessor(model_proto=writer.getvalue())
+    model = train_vocabulary()
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     arrays = make_arrays() | {"Wemb": make_arrays()["Wemb"][:104], "decoder_ff_logit_out_b": np.zeros((1, 104), np.float32)}
     folder = write_folder(tmp_path / "marian", arrays=arrays, settings={"dim-vocabs": [104, 104]})
     for name in (VOCABULARY, "source.spm", "target.spm", "decoder.yml"):
         (folder / name).unlink()
-    (folder / "vocab.spm").write_bytes(writer.getvalue())
+    (folder / "vocab.spm").write_bytes(model)
     result = dragoman.convert(folder, tmp_path / "bundle")
     assert "decoder.yml" in result.notes[0]
     tokenizer = load_bundle(tmp_path / "bundle").tokenizer
@@ -268,7 +228,6 @@ def test_other_yaml_raises(line: str) -> None:
     [
         ({"type": "amun"}, "amun"),
         ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg"),
-        ({"transformer-no-projection": True}, "transformer-no-projection"),
         ({"transformer-ffn-depth": 3}, "transformer-ffn-depth"),
         ({"transformer-decoder-dim-ffn": 9}, "transformer-decoder-dim-ffn"),
         ({"transformer-ffn-activation": "gelu"}, "gelu"),
@@ -276,9 +235,6 @@ def test_other_yaml_raises(line: str) -> None:
         ({"transformer-postprocess": "dhn"}, "transformer-postprocess"),
         ({"transformer-postprocess-emb": "nd"}, "transformer-postprocess-emb"),
         ({"transformer-postprocess-top": "a"}, "transformer-postprocess-top"),
-        ({"transformer-tied-layers": [1, 1]}, "transformer-tied-layers"),
-        ({"right-left": True}, "right-left"),
-        ({"lemma-dim-emb": 5}, "lemma-dim-emb"),
         ({"input-types": ["class", "sequence"]}, "input-types"),
         ({"dim-vocabs": [SIZE, SIZE, SIZE]}, "dim-vocabs"),
     ],

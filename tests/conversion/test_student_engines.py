@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_marian_binary import SIZE, quantize, train_vocabulary, write_binary, write_shortlist
+from test_marian_binary import SIZE, quantize, write_binary, write_shortlist
 
 import dragoman
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.inference.translation_result import Translation
 from marian_folders import SOURCE_LETTERS, make_lines
-from marian_npz_folders import SSRU_SETTINGS, make_settings
+from marian_npz_folders import SSRU_SETTINGS, make_settings, train_vocabulary
 
 SHAPES = {"tiny": (6, 2, 256, 1536), "base-memory": (6, 4, 384, 1536), "base": (6, 2, 512, 2048)}
 """Encoder layers, decoder layers, d_model and d_ff of Firefox's students."""
