@@ -98,17 +98,13 @@ def test_ranks_share_one_sequence(batches: TrainingBatches, world_size: int) -> 
     assert [list_ids(stream.next_batch()) for stream in resumed] == [list_ids(stream.next_batch()) for stream in streams]
 
 
-def check_workers_agree(batches: TrainingBatches, num_workers: int) -> None:
+@pytest.mark.slow
+def test_four_workers_change_nothing(batches: TrainingBatches) -> None:
     position = DataPosition(1, 2)
     count = batches.count_batches(1) + 2
     before = torch.get_rng_state()
-    assert serve(batches, count, position, num_workers) == serve(batches, count, position)
+    assert serve(batches, count, position, num_workers=4) == serve(batches, count, position)
     assert torch.equal(torch.get_rng_state(), before), "the data loader must not use the global random generator"
-
-
-@pytest.mark.slow
-def test_four_workers_change_nothing(batches: TrainingBatches) -> None:
-    check_workers_agree(batches, 4)
 
 
 NOISE_SETTINGS = [

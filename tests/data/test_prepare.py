@@ -10,8 +10,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -656,46 +654,6 @@ def test_preparation_resumes_after_full_disk(text: Path, monkeypatch: pytest.Mon
     assert read_files(folder) == read_files(text.parent / "undisturbed")
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from dragoman.cleaning import cleaned_corpus
-from dragoman.config import recipe_from_dict
-from dragoman.data.prepare import prepare
-import json
-if __name__ == "__main__":
-    cleaned_corpus.CHUNK_PAIRS, cleaned_corpus.PAIRS_PER_FILE = 8, 16
-    calls = 0
-    def progress(*_):
-        global calls
-        calls += 1
-        if calls == int(sys.argv[3]):
-            os.kill(os.getpid(), signal.SIGKILL)
-    recipe = recipe_from_dict(json.loads(Path(sys.argv[1]).read_bytes()), where="recipe")
-    prepare(recipe, Path(sys.argv[2]), on_progress=progress)
-"""
-
-
-@pytest.mark.slow
-def test_killed_preparation_resumes(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, data = make_mixture(text, monkeypatch)
-    recipe = make_test_recipe(text, *settings, "data.preprocessing_workers=2", **data)
-    prepare(make_test_recipe(text, *settings, **data), text.parent / "undisturbed")
-    folder = text.parent / "data"
-    (text.parent / "recipe.json").write_text(json.dumps(recipe.model_dump()))
-    (text.parent / "killed.py").write_text(KILLED)
-    command = [sys.executable, text.parent / "killed.py", text.parent / "recipe.json", folder]
-    for index in (2, 5, 4):
-        process = subprocess.run([*map(str, command), str(index)], capture_output=True, text=True, check=False, timeout=600)
-        assert process.returncode == -signal.SIGKILL, process.stderr
-        assert (text.parent / ".data.partial").exists()
-        assert not folder.exists()
-    process = subprocess.run([*map(str, command), "999"], capture_output=True, text=True, check=False, timeout=600)
-    assert (process.returncode, process.stderr) == (0, "")
-    assert read_files(folder) == read_files(text.parent / "undisturbed")
-    assert not (text.parent / ".data.partial").exists()
-
-
 @pytest.mark.slow
 def test_preparation_resumes_after_killed_worker(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, data = make_mixture(text, monkeypatch)
@@ -745,7 +703,6 @@ def test_concurrent_preparations_do_not_mix(text: Path, monkeypatch: pytest.Monk
 def make_mistake(text: Path, mistake: str) -> list[str]:
     """Damage the text, and return the settings that trigger the error."""
     lines = random_sentences(60, 1)
-    subwords = ["tokenizer.model_type=subword-nmt", "tokenizer.byte_fallback=false"]
     match mistake:
         case "not UTF-8":
             (text / "train.en").write_bytes("".join(f"{line}\n" for line in lines[:49]).encode() + b"bala \xff\n" * 11)
@@ -756,14 +713,6 @@ def make_mistake(text: Path, mistake: str) -> list[str]:
         case "too long":
             write_file(text / "train.en", [*lines[:59], "bala " * 90])
             return ["data.max_length=60", "data.overlong_pairs=error"]
-        case "no model":
-            return ["tokenizer.model_file=none.model"]
-        case "bad model":
-            (text / "bad.model").write_bytes(b"no model")
-            return ["tokenizer.model_file=bad.model"]
-        case "bad codes":
-            write_file(text / "bad.codes", ["#version: 0.2", "b a", "b a l"])
-            return [*subwords, "tokenizer.codes_file=bad.codes"]
     return []
 
 
@@ -772,9 +721,6 @@ MISTAKES = {
     "unequal": "train.de has 59 lines but ",
     "missing": "train.de: there is no such file (data.root = ",
     "too long": "train.en:60: ",
-    "no model": "none.model: cannot be read: No such file or directory",
-    "bad model": "bad.model (tokenizer.model_file): is not a SentencePiece model",
-    "bad codes": "bad.codes (tokenizer.codes_file), line 3: 'b a l' is not a merge",
 }
 
 

@@ -59,28 +59,19 @@ def test_phrases_equal_known_translations(subtests: pytest.Subtests) -> None:
     for language, kind, value, english, target in [
         ("de", "date", DAY, "Monday, March 3, 2025", "Montag, 3. März 2025"),
         ("de", "date", DAY, "March 3, 2025", "3. März 2025"),
-        ("de", "date", DAY, "Mon, Mar 3, 2025", "Mo., 3. März 2025"),
-        ("de", "date", DAY, "3/3/25", "03.03.25"),
         ("pl", "date", DAY, "March 3, 2025", "3 marca 2025"),
-        ("de", "time", 16 * 60 + 30, "4:30 PM", "16:30"),
         ("de", "time", 0, "12:00 AM", "00:00"),
         ("de", "moment", DAY * 1_440 + 990, "Monday, March 3, 2025, 4:30 PM", "Montag, 3. März 2025, 16:30"),
         ("de", "duration", 12 * 60 + 1, "12 hours and 1 minute", "12 Stunden und 1 Minute"),
-        ("de", "duration", 12 * 60, "12 minutes", "12 Minuten"),
         ("nl", "duration", 90, "1 hour and 30 minutes", "1 uur en 30 minuten"),
         ("de", "relative", 3, "in 3 days", "in 3 Tagen"),
-        ("de", "relative", 90, "90 minutes ago", "vor 90 Minuten"),
         ("pl", "relative", 5, "5 hours ago", "5 godzin temu"),
         ("de", "price", 342_50, "€342.50", "342,50 €"),
-        ("de", "price", 342_50, "342.50 US dollars", "342,50 US-Dollar"),
         ("nl", "price", 342_50, "£342.50", "£ 342,50"),
         ("de", "measure", 35, "3.5 kilometers per hour", "3,5 Kilometer pro Stunde"),
-        ("de", "measure", 200, "20°C", "20 °C"),
         ("pl", "measure", 50, "5 kilograms", "5 kilogramów"),
-        ("fr", "measure", 15, "1.5 liters", "1,5 litre"),
         ("de", "number", 342, "three hundred and forty-two", "dreihundertzweiundvierzig"),
         ("fr", "number", 1_080, "one thousand and eighty", "mille quatre-vingts"),
-        ("pt", "number", 16, "sixteen", "dezesseis"),
     ]:
         with subtests.test(language=language, kind=kind, value=value, english=english, target=target):
             assert (english, target) in list_forms(kind, value, language)
