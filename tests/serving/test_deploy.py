@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
@@ -176,9 +175,3 @@ def test_autoscaler_follows_a_metric_that_exists() -> None:
     *_, autoscaler = read_kubernetes()
     names = {metric["pods"]["metric"]["name"] for metric in autoscaler["spec"]["metrics"]}
     assert names <= {family.name for family in ServerMetrics().registry.collect()}
-
-
-@pytest.mark.parametrize("name", ["Containerfile", "dragoman.service", "kubernetes.yaml"])
-def test_documentation_names_each_file(name: str) -> None:
-    pages = (path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
-    assert any(f"deploy/{name}" in page for page in pages)

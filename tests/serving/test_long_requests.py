@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from contextlib import suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from test_server_process import run_server
+from test_server_process import read_cpu_seconds, run_server
 
 from dragoman.serving.own_api import MAX_WEIGHED_CHARACTERS
 from random_parsers import parser_bundle
@@ -128,15 +127,6 @@ def send(address: str, request: Sent, seconds: float = 3) -> None:
         client.post(request.path, content=request.body, headers={"content-type": request.content_type})
 
 
-def read_processor_time(process_id: int) -> float:
-    """Return the processor time of a process in seconds, or the time of day where the system has no such file."""
-    try:
-        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return time.monotonic()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-
-
 def measure_longest_wait(address: str, process_id: int, sender: threading.Thread) -> float:
     """Return the longest time that an answer of /livez takes, and in which the server computes, while a request is sent.
 
@@ -145,9 +135,9 @@ def measure_longest_wait(address: str, process_id: int, sender: threading.Thread
     longest = 0.0
     with httpx.Client(base_url=address, timeout=60) as client:
         while sender.is_alive():
-            start, processor_start = time.monotonic(), read_processor_time(process_id)
+            start, processor_start = time.monotonic(), read_cpu_seconds(process_id)
             assert client.get("/livez").status_code == 200
-            computed = read_processor_time(process_id) - processor_start
+            computed = read_cpu_seconds(process_id) - processor_start
             longest = max(longest, min(time.monotonic() - start, computed))
             time.sleep(0.01)
     return longest
@@ -155,6 +145,7 @@ def measure_longest_wait(address: str, process_id: int, sender: threading.Thread
 
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the processor time from /proc")
 def test_long_requests_do_not_hold_up_others(bundle: Path, tmp_path: Path) -> None:
     waits: dict[str, float] = {}
     with run_server(bundle, parser_bundle(tmp_path / "parser")) as (process, address):

@@ -44,11 +44,8 @@ def test_constraints_reach_the_translator() -> None:
     [
         ({"texts": ["a\nb"], "constraints": [HOUSE]}, "invalid-constraints"),
         ({"texts": ["a", "b"], "constraints": [HOUSE]}, "invalid-request"),
-        ({"texts": ["a"], "constraints": [{"includes": []}]}, "invalid-request"),
         ({"texts": ["a"], "constraints": [{"include": [""]}]}, "invalid-request"),
-        ({"texts": ["a"], "constraints": [{"include": "Haus"}]}, "invalid-request"),
         ({"texts": ["a"], "constraints": [{"exclude": ["x"] * 33}]}, "invalid-request"),
-        ({"texts": ["a"], "constraints": HOUSE}, "invalid-request"),
     ],
 )
 def test_wrong_constraints_are_refused(fields: dict[str, Any], code: str) -> None:

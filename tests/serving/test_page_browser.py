@@ -124,12 +124,6 @@ def test_page_speaks_the_language_of_the_browser(subtests: pytest.Subtests, open
             "Sprache erkennen, Deutsch, Englisch",
             "Text eingeben oder einfügen",
         ),
-        "fr-FR": (
-            "Traduire",
-            "39 caractères sur 1\u202f048\u202f576",
-            "Détecter la langue, allemand, anglais",
-            "Saisissez ou collez un texte",
-        ),
         "zh-CN": ("翻译", "39 / 1,048,576 个字符", "检测语言, 德语, 英语", "输入或粘贴文本"),
         "pl-PL": ("Translate", "39 of 1,048,576 characters", "Detect language, English, German", "Type or paste a text"),
     }

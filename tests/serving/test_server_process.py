@@ -295,6 +295,7 @@ def test_clients_that_go_away_leave_no_work() -> None:
     [
         ([], 2, "a BUNDLE is missing"),
         pytest.param(["no-such-bundle"], 1, "no-such-bundle", marks=pytest.mark.slow),
+        pytest.param(["no-such-bundle", "--processes", "2"], 1, "no-such-bundle", marks=pytest.mark.slow),
         (["no-such-bundle", "--keys", "no-such-file"], 2, "no-such-file"),
         (["no-such-bundle", "--port", "70000"], 2, "70000"),
         (["no-such-bundle", "--glossaries", __file__], 1, "cannot be written"),

@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -173,12 +171,3 @@ def test_children_end_with_a_parent_that_was_killed(bundle: Path) -> None:
         servers = list_servers(process.pid)
         process.kill()
         wait_until(lambda: not any(Path(f"/proc/{server}").exists() for server in servers))
-
-
-@pytest.mark.slow
-def test_bundle_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "dragoman", "serve", str(tmp_path / "none"), "--port", "0", "--processes", "2"]
-    result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-    assert result.returncode == 1
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert str(tmp_path / "none") in result.stderr
