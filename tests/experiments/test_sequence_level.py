@@ -35,7 +35,7 @@ from dragoman.training.run import train
 from expected_errors import raises_code
 from rank_processes import find_free_port, read_losses, run_ranks, train_all
 from tiny_runs import NO_DROPOUT
-from trainers import Recorder, new_trainer
+from trainers import Recorder, assert_equal_states, new_trainer, without
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -227,17 +227,7 @@ VARIANTS = {
 
 
 def make_recipe_without_evaluation(tiny: MakeRecipe, run: Path, bundle: Path, *settings: str) -> Recipe:
-    recipe = tiny(run, f"training.init_from='{bundle}'", *SHORT, *settings)
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": None, "test": None})})
-
-
-def assert_same_checkpoint(mine: Path, theirs: Path) -> None:
-    checkpoints = [list_checkpoints(run / "checkpoints")[-1] for run in (mine, theirs)]
-    for tensors in ("weights", "optimizer_state"):
-        first, second = (getattr(checkpoint, tensors)() for checkpoint in checkpoints)
-        assert first.keys() == second.keys()
-        for name in first:
-            assert torch.equal(first[name], second[name]), name
+    return without(tiny(run, f"training.init_from='{bundle}'", *SHORT, *settings), "valid", "test")
 
 
 @pytest.mark.slow
@@ -251,17 +241,8 @@ def test_resumed_run_equals_unbroken_run(variant: str, bundle: Path, tiny: MakeR
         with raises_code("interrupted"):
             new_trainer(recipe_of("run"), Recorder(stop_after=stop_after)).run()
     new_trainer(recipe_of("run")).run()
-    assert_same_checkpoint(tmp_path / "run", tmp_path / "unbroken")
-
-
-@pytest.mark.slow
-def test_likelihood_alone_equals_ordinary_training(bundle: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    likelihood = "training.sequence_loss={weight = 0.0, likelihood_weight = 1.0}"
-    for name, settings in (("ordinary", ()), ("likelihood", (likelihood,)), ("risk", (RISK,))):
-        new_trainer(make_recipe_without_evaluation(tiny, tmp_path / name, bundle, *settings)).run()
-    assert_same_checkpoint(tmp_path / "likelihood", tmp_path / "ordinary")
-    with pytest.raises(AssertionError):
-        assert_same_checkpoint(tmp_path / "risk", tmp_path / "ordinary")
+    runs = (tmp_path / "run", tmp_path / "unbroken")
+    assert_equal_states(*(list_checkpoints(run / "checkpoints")[-1] for run in runs))
 
 
 @pytest.mark.slow
