@@ -17,7 +17,6 @@ from dragoman.inference.backends.support_table import (
     FEATURES,
     SEARCHES,
     compute_support,
-    format_tables,
     is_native_search,
 )
 from dragoman.inference.backends.trained_model import TrainedModel
@@ -102,9 +101,3 @@ def test_traits_of_models_match_the_table() -> None:
 def test_searches_of_converted_models_are_native() -> None:
     assert all(is_native_search(search) for search in SEARCHES if "heuristic" in search or "language token" in search)
     assert not any(is_native_search(search) for search in SEARCHES if "sampling" in search or "mask" in search)
-
-
-def test_printed_table_has_all_features() -> None:
-    lines = format_tables().splitlines()
-    assert "| feature | compiled | torch |" in lines
-    assert sum(line.startswith(tuple(f"| {feature} |" for feature in FEATURES)) for line in lines) == len(FEATURES)

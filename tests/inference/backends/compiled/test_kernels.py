@@ -17,7 +17,6 @@ from torch import Tensor
 import kernel_compiler
 from dragoman.config import ModelConfig
 from dragoman.decoding.topk import BlockTopK
-from dragoman.inference.backends.compiled import backend
 from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels import gemm
 from dragoman.inference.backends.compiled.kernels.structs import (
@@ -45,8 +44,7 @@ from dragoman.inference.backends.compiled.weights import (
     WeightPacker,
     pack_int8_weights,
 )
-from dragoman.inference.backends.device import choose_fastest_precision
-from dragoman.inference.backends.select import build_inference_model, supports_compiled
+from dragoman.inference.backends.select import supports_compiled
 from dragoman.io.int8_tensors import MIN_STEP, dequantize_matrices, quantize_matrices
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
@@ -405,21 +403,6 @@ def test_memory_of_embeddings_is_released_after_many_tokens() -> None:
         releases.clear()  # packing releases, too
         compiled_model.start(source_BS)
         assert len(releases) == num_releases
-
-
-def test_platforms_without_kernels_use_the_training_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, config = make_model(), make_config()
-    assert choose_fastest_precision(config) == "int8"
-    monkeypatch.setattr(backend, "has_kernels", lambda: False)
-    assert not supports_compiled(config, "int8")
-    assert choose_fastest_precision(config) == "float32"
-    assert build_prepared(model, "float32") is model
-
-
-def build_prepared(model: Transformer, precision: Any) -> object:
-    trained_model = wrap_model(model, make_config())
-    step = cast(Any, build_inference_model([trained_model], "cpu", precision, None).step)
-    return getattr(step, "__wrapped__", step).__self__
 
 
 @pytest.mark.parametrize(
