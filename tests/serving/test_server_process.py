@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -28,8 +27,8 @@ from dragoman.serving import command
 from dragoman.serving.addresses import format_url
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.server import build_server, serve
-from dragoman.serving.service import TextRequest, TranslationService
-from dragoman.serving.settings import ServerLimits, ServerSettings
+from dragoman.serving.service import TranslationService
+from dragoman.serving.settings import ServerSettings
 from expected_errors import raises_code
 
 FIELDS = {"source": "en", "target": "de"}
@@ -235,26 +234,6 @@ def test_interrupt_ends_the_reading_of_a_file(bundle: Path, tmp_path: Path, name
         assert process.stderr.read().strip() == "dragoman: interrupted"
     assert process.returncode == 130
     assert list(tmp_path.iterdir()) == [tmp_path / name]
-
-
-@pytest.mark.slow
-def test_answers_do_not_depend_on_concurrency(bundle: Path, corpus: Path) -> None:
-    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:64]
-    service = TranslationService(ModelSet.load([bundle], device="cpu", precision="int8"), ServerLimits())
-
-    async def translate_all(concurrency: int) -> list[str]:
-        room = asyncio.Semaphore(concurrency)
-
-        async def translate(line: str) -> str:
-            async with room:
-                (result,) = await service.translate(TextRequest([line], "en", "de"))
-                return result.translation.text
-
-        return await asyncio.gather(*map(translate, lines))
-
-    single, *others = [asyncio.run(translate_all(concurrency)) for concurrency in (1, 8, 64)]
-    assert others == [single, single]
-    assert len(set(single)) > 20
 
 
 def count_abandoned(service: TranslationService) -> float:
