@@ -19,4 +19,4 @@ TREES = [read_tree(line) for line in BANK.strip().splitlines()]
 
 def save_toy_parser(folder: Path) -> Path:
     """Save and return the bundle of a parser with random weights."""
-    return parser_bundle(folder, "decoding.max_extra_tokens=40", trees=BANK.strip().splitlines())
+    return parser_bundle(folder, "decoding.max_extra_tokens=40", "data.train.file='gold.mrg'", trees=BANK.strip().splitlines())

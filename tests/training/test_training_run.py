@@ -870,10 +870,11 @@ def save_small(folder: Path, step: int, *, metric: float | None, scheduled: bool
 
 
 def test_unscheduled_checkpoints_are_pruned(tmp_path: Path) -> None:
-    for step, scheduled, metric in ((1, True, None), (2, False, None), (3, True, -5.0), (4, False, None)):
-        save_small(tmp_path, step, metric=metric, scheduled=scheduled)
-        prune_checkpoints(tmp_path, keep_last=2, keep_best=1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == names(3, 4)
+    """The newest one stays, whether it is scheduled or not."""
+    for step, scheduled, steps in ((1, True, (1,)), (2, False, (1, 2)), (3, True, (1, 3)), (4, False, (3, 4))):
+        save_small(tmp_path, step, metric=None, scheduled=scheduled)
+        prune_checkpoints(tmp_path, keep_last=2, keep_best=0)
+        assert sorted(path.name for path in tmp_path.iterdir()) == names(*steps)
 
 
 def test_newest_and_best_checkpoints_are_kept(subtests: pytest.Subtests, tmp_path: Path) -> None:
