@@ -33,10 +33,10 @@ def test_cells_have_the_names_of_column_and_row() -> None:
     assert written.endswith('\r\n\r\nlast,"Simple; a, ""b""",x')
 
 
-def test_cells_of_columns_with_keys_stay() -> None:
-    content = b"Key,en,String_ID\nwelcome,Welcome,a b\nk2,Good day,c\n"
+def test_keys_and_formulas_stay_and_columns_have_languages() -> None:
+    content = b'Key,en,de,String_ID\nwelcome,Welcome,Hallo,a b\nk2,Good day,"=IF(A1,""x"")",c\n'
     document = check_document(parse_csv, content)
-    assert [unit.source for unit in document.units] == ["Welcome", "Good day"]
+    assert [(unit.source, unit.language) for unit in document.units] == [("Welcome", "en"), ("Hallo", "de"), ("Good day", "en")]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])

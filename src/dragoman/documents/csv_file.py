@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
@@ -20,8 +21,10 @@ _DELIMITERS = ",;\t|"
 _STATEMENT = re.compile(r"sep=([,;\t|])\r?\n")
 """Line in which a file for Excel states what divides its cells"""
 _QUOTED = re.compile(r'"[^"]*+(?:""[^"]*+)*+"')
-_KEY_COLUMNS = frozenset(("guid", "handle", "id", "identifier", "ids", "key", "keys", "sku", "slug", "string id", "uuid"))
+_KEY_COLUMNS = frozenset(("guid", "handle", "id", "identifier", "ids", "key", "keys", "msgid", "sku", "slug", "string id", "uuid"))
 """Names of columns whose cells programs look for."""
+_LANGUAGE = re.compile(r"[a-z]{2}(?:[-_](?:[A-Z][a-z]{3}|[A-Z]{2}))?")
+_FORMULA = re.compile(r"=[A-Z][A-Z0-9.]*\(")
 MAX_COLUMNS = 10_000
 """Most cells of a line."""
 
@@ -68,12 +71,15 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
                 check_texts(len(cells), len(text.content))
     names = {number: cell.text for number, column, cell in cells if not column}
     has_names = len(header) > 1 and len(set(names.values())) == num_rows
+    key_columns = {column for column, cell in enumerate(header) if cell.text.strip().lower().replace("_", " ") in _KEY_COLUMNS}
+    codes = {column: cell.text for column, cell in enumerate(header) if _LANGUAGE.fullmatch(cell.text)}
+    languages = {column: code for column, code in codes.items() if column not in key_columns}
     units: list[Unit] = []
     places: dict[str, _Cell] = {}
     for number, column, cell in cells:
         name = header[column].text if column < len(header) else str(column + 1)
         key = join_keys((name, names[number] if has_names and column else str(number)))
-        unit = Unit(f"{number}.{column + 1}", cell.text, context=key, key=key)
+        unit = Unit(f"{number}.{column + 1}", cell.text, context=key, key=key, language=languages.get(column, "") if len(languages) > 1 else "")
         units.append(unit)
         places[unit.id] = cell
 
@@ -84,10 +90,9 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
             new = '"' + new.replace('"', '""') + '"'
         return [text.make_edit(cell.start, cell.end, new)]
 
-    key_columns = {column for column, cell in enumerate(header) if cell.text.strip().lower().replace("_", " ") in _KEY_COLUMNS}
-    keys = [unit for unit, (_, column, _) in zip(units, cells, strict=True) if column in key_columns]
-    texts, others = divide_units(unit for unit, (_, column, _) in zip(units, cells, strict=True) if column not in key_columns)
-    return Document(text.content, texts, "csv", make_edits, other_units=[*others, *keys])
+    kept = [column in key_columns or _FORMULA.match(cell.text) is not None for _, column, cell in cells]
+    texts, others = divide_units(unit for unit, is_kept in zip(units, kept, strict=True) if not is_kept)
+    return Document(text.content, texts, "csv", make_edits, other_units=[*others, *compress(units, kept)])
 
 
 def _is_literal(cell: _Cell, new: str, delimiter: str) -> bool:
