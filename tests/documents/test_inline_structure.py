@@ -29,7 +29,7 @@ STYLES = [
     "@x@", "@(Model.Name)", "</#if>", "[/#if]", "%[1]d", "%~dp0", "%0:s", "%|1$+5|", "@JohnDoe", "#item_1", ":user-name",
     "tel:+123", "mailto:a@example.org", "urn:isbn:123", "localhost:8080", "./a/b.sh", "../x", "//cdn.example.org/a.js",
     "example.org/a", "git@example.org:a/b.git", "&lt;br/&gt;", "B<ls>", "C<$x>", "<Ctrl>", "<A2:C2>", "&debian;",
-    "%06<PRId64>", "%d%%", "[%s]", "%s/%s", "%dx%d", "%s:%d",
+    "%06<PRId64>", "%d%%", "[%s]", "%s/%s", "%dx%d", "%s:%d", "``:x:`y```",
 ]  # fmt: skip
 STYLES += ["{d, date, long}", "{n, number, ::currency/USD}", "{ $name }", "{ name }", "{{ name | date }}", "{% if x %}"]
 STYLES += ["{{- name}}", '$t(other, { "count": {{n}} })', "%(name) s", "{0:dd MMM}", "<code>a b</code>", "<!-- a b -->"]

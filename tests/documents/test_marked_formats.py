@@ -172,6 +172,8 @@ def test_bar_in_a_cell_of_asciidoc_begins_no_cell() -> None:
 def test_title_with_marks_keeps_the_name_that_docutils_gives_it() -> None:
     written = translate(parse_rst(b"A *b* c_\n========\n\nSee `a b c`_.\n\n.. _c: http://x.y\n"))
     assert written.startswith(b".. _A b c:\n\nNeu ")
+    written = translate(parse_rst(b"``get_a_*()`` on ``B``\n======================\n\nSee `get_a_*() on B`_.\n"))
+    assert written.startswith(b".. _`get_a_*() on B`:\n\nNeu ")
 
 
 def test_docutils_reads_the_same_structure() -> None:
@@ -192,7 +194,7 @@ def test_docutils_reads_the_same_structure() -> None:
 def test_mark_in_a_word_stays_a_mark() -> None:
     for parse, source, text, expected in (
         (parse_rst, b"The *big* house.", "Das <g1>Gro\u00df</g1>haus.", "Das *Gro\u00df*\\ haus."),
-        (parse_rst, b"The ``x`` value.", "Der Wert<x1/>.", "Der Wert\\ ``x``."),
+        (parse_rst, b"The ``:x:`y``` value.", "Der Wert<x1/>.", "Der Wert\\ ``:x:`y```."),
         (parse_rst, b"Plain text.", "1. Text mit *Stern*", "1\\. Text mit \\*Stern\\*"),
         (parse_asciidoc, b"The *big* house.", "Das <g1>Gro\u00df</g1>haus.", "Das **Gro\u00df**haus."),
         (parse_asciidoc, b"Plain text.", "* Text", "{empty}* Text"),

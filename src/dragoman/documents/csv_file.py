@@ -21,7 +21,9 @@ _DELIMITERS = ",;\t|"
 _STATEMENT = re.compile(r"sep=([,;\t|])\r?\n")
 """Line in which a file for Excel states what divides its cells"""
 _QUOTED = re.compile(r'"[^"]*+(?:""[^"]*+)*+"')
-_KEY_COLUMNS = frozenset(("guid", "handle", "id", "identifier", "ids", "key", "keys", "msgid", "sku", "slug", "string id", "uuid"))
+_KEY_COLUMNS = frozenset(
+    ("guid", "handle", "id", "identifier", "ids", "key", "keys", "msgid", "sku", "slug", "string id", "uuid")
+)
 """Names of columns whose cells programs look for."""
 _LANGUAGE = re.compile(r"[a-z]{2}(?:[-_](?:[A-Z][a-z]{3}|[A-Z]{2}))?")
 _FORMULA = re.compile(r"=[A-Z][A-Z0-9.]*\(")
@@ -72,14 +74,17 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
     names = {number: cell.text for number, column, cell in cells if not column}
     has_names = len(header) > 1 and len(set(names.values())) == num_rows
     key_columns = {column for column, cell in enumerate(header) if cell.text.strip().lower().replace("_", " ") in _KEY_COLUMNS}
-    codes = {column: cell.text for column, cell in enumerate(header) if _LANGUAGE.fullmatch(cell.text)}
-    languages = {column: code for column, code in codes.items() if column not in key_columns}
+    languages = {
+        column: cell.text for column, cell in enumerate(header) if column not in key_columns and _LANGUAGE.fullmatch(cell.text)
+    }
+    if len(languages) == 1:
+        languages.clear()
     units: list[Unit] = []
     places: dict[str, _Cell] = {}
     for number, column, cell in cells:
         name = header[column].text if column < len(header) else str(column + 1)
         key = join_keys((name, names[number] if has_names and column else str(number)))
-        unit = Unit(f"{number}.{column + 1}", cell.text, context=key, key=key, language=languages.get(column, "") if len(languages) > 1 else "")
+        unit = Unit(f"{number}.{column + 1}", cell.text, context=key, key=key, language=languages.get(column, ""))
         units.append(unit)
         places[unit.id] = cell
 

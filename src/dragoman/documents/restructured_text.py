@@ -65,6 +65,7 @@ _FOOTNOTE = re.compile(r"\[(?:#[\w.-]{0,80}|\*|[\w.-]{1,80})\](?:[ \t]+|$)")
 _SUBSTITUTION = re.compile(r"\|[^|\n]{1,200}\|[ \t]+(?=replace::)")
 _TARGET = re.compile(r"^[ \t]*\.\. _(?:`([^`\n]{1,300})`|([^:`\n]{1,300})):", re.MULTILINE)
 _TOC_ENTRY = re.compile(r"([^<>\n]{1,300}\S)[ \t]+<[^<>\n]+>$")
+_LITERAL = re.compile(r"``((?:[^`]|`(?!`))++)``")
 _NAME_CHARACTERS = re.compile(r"[\w ]+")
 
 
@@ -260,7 +261,9 @@ class _RstReader:
         self._is_first_field = False
         start, end = self._starts[number], self._ends[number]
         old = self.text.text[start:end]
-        plain = " ".join(re.sub(r"`_{0,2}|(?<=\w)_{1,2}(?!\w)|\*|\\(?=\W)", "", old).split())
+        literals = _LITERAL.split(old)  # between other texts
+        literals[::2] = (re.sub(r"`_{0,2}|(?<=\w)_{1,2}(?!\w)|\*|\\(?=\W)", "", part) for part in literals[::2])
+        plain = " ".join("".join(literals).split())
         name = normalize_name(plain)
         is_linked = name in self._references and name not in self._targets
         if is_linked:
