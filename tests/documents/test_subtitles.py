@@ -220,3 +220,9 @@ def test_sounds_songs_and_voices_keep_their_lines(cue: str, sources: list[str]) 
 def test_metadata_for_programs_stays(cue: str) -> None:
     document = parse_vtt(f"WEBVTT\n\n00:01.000 --> 00:04.000\n{cue}\n\n00:05.000 --> 00:06.000\nText\n".encode())
     assert [unit.source for unit in document.units] == ["Text"]
+
+
+def test_language_in_a_cue_is_its_text() -> None:
+    content = b"WEBVTT\n00:01.000 --> 00:09.000\nLanguage: en\n"
+    document = check_laws(parse_vtt, content)
+    assert (document.source_language, write_document(document, {}, "de")) == ("", content)
