@@ -52,7 +52,8 @@ term : kind
 
    Runs.
 
-   :param x: number
+   :param x:
+      number
    :type x: integer
 
 .. glossary::
@@ -194,7 +195,7 @@ def test_docutils_reads_the_same_structure() -> None:
 def test_mark_in_a_word_stays_a_mark() -> None:
     for parse, source, text, expected in (
         (parse_rst, b"The *big* house.", "Das <g1>Gro\u00df</g1>haus.", "Das *Gro\u00df*\\ haus."),
-        (parse_rst, b"The ``:x:`y``` value.", "Der Wert<x1/>.", "Der Wert\\ ``:x:`y```."),
+        (parse_rst, b"The ````:x:`y``` value.", "Der Wert<x1/>.", "Der Wert\\ ````:x:`y```."),
         (parse_rst, b"Plain text.", "1. Text mit *Stern*", "1\\. Text mit \\*Stern\\*"),
         (parse_asciidoc, b"The *big* house.", "Das <g1>Gro\u00df</g1>haus.", "Das **Gro\u00df**haus."),
         (parse_asciidoc, b"Plain text.", "* Text", "{empty}* Text"),
