@@ -185,6 +185,20 @@ def test_the_documentation_of_dragoman_obeys_the_laws() -> None:
         check_laws(markdown.parse, path.read_bytes(), pseudo_translate)
 
 
+@pytest.mark.parametrize("content", [
+    "See \\<. and \\<T>, \\{a\\}, \\#1, a\\@b.org, \\:a\\: and a\\^b\n",
+    "![A red\ncat](a.svg)\n",
+    "[![A red\ncat](a.svg)](b) and ![one](c)\n",
+])  # fmt: skip
+def test_signs_of_programs_and_broken_descriptions_stay(content: str) -> None:
+    """MDX reads `<.` as a tag, and GitHub `#1` and `:a:` as codes. They have no meaning where the file escapes them."""
+    document = check_laws(markdown.parse, content.encode())
+    translations = {unit.id: UnitTranslation(unit.source.replace("and", "and a")) for unit in document.units}
+    assert " ".join(write_document(document, translations).decode().split()) == " ".join(
+        content.replace("and", "and a").split()
+    )
+
+
 @pytest.mark.parametrize("end", ["", "[]", "[red cat]"])
 def test_link_keeps_its_label_when_its_text_changes(end: str) -> None:
     content = f"See the [red cat]{end} and *the* [red cat]{end}.\n\n[red cat]: /a.md\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
@@ -97,7 +97,13 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
 
     kept = [column in key_columns or _FORMULA.match(cell.text) is not None for _, column, cell in cells]
     texts, others = divide_units(unit for unit, is_kept in zip(units, kept, strict=True) if not is_kept)
-    return Document(text.content, texts, "csv", make_edits, other_units=[*others, *compress(units, kept)])
+    return Document(
+        text.content,
+        texts,
+        "csv",
+        make_edits,
+        other_units=[*others, *(replace(unit, key="") for unit in compress(units, kept))],
+    )
 
 
 def _is_literal(cell: _Cell, new: str, delimiter: str) -> bool:

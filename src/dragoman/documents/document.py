@@ -267,7 +267,7 @@ def write_document(document: Document, translations: Mapping[str, UnitTranslatio
     """
     if not translations:
         return document.content
-    units = {unit.id: unit for unit in document.units}
+    units = {unit.id: unit for unit in (*document.units, *document.other_units)}
 
     def make_edits() -> Iterator[Edit]:
         for name, translation in translations.items():

@@ -76,6 +76,7 @@ _INLINE_CODE = re.compile(r"(?<!`)(`++)(?!`)[^`\n]++\1(?!`)")
 _RAISED_ELEMENTS = frozenset(("sub", "sup"))
 _MARKDOWN_INSIDE = re.compile(r"\smarkdown(?:[\s=>])")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+_SIGNS_OF_PROGRAMS = frozenset("<>{}@#:~^=")
 _SPECIAL = re.compile(
     r"[\\`\[\]$]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?>])|~(?=~)|(?<=~)~|&(?=#?\w+;)"
     r"|\{(?=[#.:/{%\w\t ])|=(?==)|%(?=%)|\+(?=\+)|(?<!\S)#(?=[a-zA-Z])|\^(?=\[|[\w-]+$)"
@@ -104,6 +105,7 @@ class _PlaceInMarkdown:
     is_block: another block could begin with the text
     width: columns of the longest line, or 0 for a text in one line
     prefix: what stands before the second line and those after it
+    escaped: signs with a meaning for some programs only, which have none where the file escapes them
     """
 
     start: int
@@ -114,6 +116,7 @@ class _PlaceInMarkdown:
     is_block: bool
     width: int
     prefix: str
+    escaped: str
 
 
 def parse_mdx(content: bytes) -> Document:
@@ -299,7 +302,15 @@ class _BlockReader:
         self.units.append(Unit(name, source, markup="xml", keep_line_breaks=False))
         is_block = not is_cell and opening.type != "dialect_title_open" and not opening.markup.startswith("#")
         self._places[name] = _PlaceInMarkdown(
-            spans[0][0], spans[-1][1], reader.codes, reader.full_ends, is_cell, is_block, width, prefix
+            spans[0][0],
+            spans[-1][1],
+            reader.codes,
+            reader.full_ends,
+            is_cell,
+            is_block,
+            width,
+            prefix,
+            "".join(sorted(reader.escaped)),
         )
         if opening.type == "heading_open" and not _OWN_ANCHOR.search(token.content):
             self._headings[-1] = name, self._headings[-1][1]
@@ -435,7 +446,8 @@ class _BlockReader:
                 is_line_start = place.is_block and (not written or (place.width > 0 and written.endswith("\n")))
                 plain = html.unescape(piece).replace("\n", " ")
                 escape = _escape if is_escaped else _escape_ends
-                output.append(escape(plain, is_line_start=is_line_start, following=following))
+                text = escape(plain, is_line_start=is_line_start, following=following)
+                output.append(re.sub(rf"(?<!\\)(?=[{re.escape(place.escaped)}])", r"\\", text) if place.escaped else text)
             written = output[-1] or written
         return glue(output)
 
@@ -520,13 +532,14 @@ class _InlineReader:
     """Reader of one text. It follows the tokens of markdown-it-py through the characters.
 
     codes: what each tag stands for
-    full_ends: as in `_PlaceInMarkdown`
+    full_ends, escaped: as in `_PlaceInMarkdown`
     """
 
     def __init__(self, content: str) -> None:
         self.content = content
         self.codes: dict[str, str] = {}
         self.full_ends: dict[str, str] = {}
+        self.escaped: set[str] = set()
         self._spans = find_placeholders(content) if _SPECIAL.search(content) else []
         self._closed = frozenset(_CLOSED.findall(content))
         self._position = 0
@@ -696,6 +709,8 @@ class _InlineReader:
                 character, length = self.content[position + 1], 2
             if not text.startswith(character, done) or not character:
                 raise _UnreadableInlineError
+            if length > 1 and character in _SIGNS_OF_PROGRAMS:
+                self.escaped.add(character)
             plain += character
             done += len(character)
             self._position += length

@@ -16,6 +16,7 @@ from dragoman.documents.document import (
     UnwritableUnitsError,
     add_plural_forms,
     check_written,
+    list_all_units,
     write_document,
 )
 from dragoman.documents.earlier_output import pair_units
@@ -167,6 +168,7 @@ def translate_document(
     check_languages(document, options)
     document = add_common_rules(add_plural_forms(document, parse, options.target_language))
     selected = list_selected(document, options.scope, options.keys, options.source_language, options.target_language)
+    checked = {unit.id for unit in selected}
     redone = {unit.id for unit in selected if is_redone(unit, earlier, options.scope)}
     selected = [unit for unit in selected if unit.id in redone]
     results: dict[str, UnitResult] = {}
@@ -181,10 +183,12 @@ def translate_document(
     rest = [unit for unit in selected if unit.id not in results]
     for unit, text, failures in _translate_without_accelerators(document, rest, translate, options, on_progress):
         results[unit.id] = _check_result(unit, text, None, failures, options)
-    for unit in document.units:
+    all_units = list_all_units(document)
+    for unit in all_units:
         if unit.id in earlier and unit.id not in redone and (text := earlier[unit.id]) != unit.source:
-            results[unit.id] = UnitResult(unit, text, "file", check_unit(unit, text, options))
-    ordered = [results.pop(unit.id) for unit in document.units if unit.id in results]
+            flags = check_unit(unit, text, options) if unit.id in checked else ()  # values for programs differ
+            results[unit.id] = UnitResult(unit, text, "file", flags)
+    ordered = [results.pop(unit.id) for unit in all_units if unit.id in results]
     del selected, rest, results
     return _write(document, parse, ordered, options)
 
@@ -206,7 +210,9 @@ def check_document(document: Document, options: DocumentOptions, original: Docum
     if original is not None:
         pairs = [(unit, other.lines or other.source) for unit, other in pair_units(add_common_rules(original), document)]
         return [
-            UnitResult(unit, text, "file", check_unit(unit, text, options)) for unit, text in pairs if unit_has_language(unit)
+            UnitResult(unit, text, "file", check_unit(unit, text, options))
+            for unit, text in pairs
+            if unit_has_language(unit) and options.keys.selects(unit)
         ]
     for unit in add_common_rules(document).units:
         if unit.target:

@@ -223,7 +223,8 @@ class FileTranslator:
                 read_original = add_plural_forms(
                     read_document(original), get_parser(original.name), self.options.target_language
                 )
-            return document, match_texts(document, read_document(output), read_original)
+            earlier = match_texts(document, read_document(output), read_original)
+            return earlier.keep_codes(document), earlier
         except DataError as error:
             message = str(error).removeprefix(f"{output}: ")
             raise DataError(

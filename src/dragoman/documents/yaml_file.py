@@ -215,7 +215,8 @@ def write_scalar(text: EncodedText, scalar: YamlScalar, value: str) -> str:
         return block
     if is_printable and scalar.style == "'" and "\n" not in value:
         return "'" + value.replace("'", "''") + "'"
-    if is_printable and not scalar.style and _PLAIN.fullmatch(value) and not _WORDS.fullmatch(value):
+    word = value.removeprefix(":") if scalar.value.startswith(":") else value  # Ruby reads a symbol
+    if is_printable and not scalar.style and _PLAIN.fullmatch(word) and not _WORDS.fullmatch(value):
         return value
     quoted = json.dumps(value, ensure_ascii=False)
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
