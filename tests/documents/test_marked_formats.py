@@ -199,6 +199,7 @@ def test_mark_in_a_word_stays_a_mark() -> None:
         (parse_rst, b"Plain text.", "1. Text mit *Stern*", "1\\. Text mit \\*Stern\\*"),
         (parse_asciidoc, b"The *big* house.", "Das <g1>Gro\u00df</g1>haus.", "Das **Gro\u00df**haus."),
         (parse_asciidoc, b"Plain text.", "* Text", "{empty}* Text"),
+        (parse_asciidoc, b"[[x]]Plain text.", "<x1/>Text", "[[x]]Text"),
     ):
         document = parse(source)
         written = write_document(document, {"0": UnitTranslation(text)})

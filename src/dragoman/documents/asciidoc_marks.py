@@ -43,7 +43,8 @@ _CHARACTERS = {
 """Attributes of Asciidoctor that are characters of words, spaces and quotation marks"""
 _FIRST_OPTION = re.compile(r",[ \n]*[\w-]{1,40}=|\^$")
 _BLOCK_START = re.compile(
-    r"[*.-]{1,5}\s|\d{1,9}\.\s|[a-zA-Z]\.\s|={1,6}\s|#{1,6}\s|//|:!?\w[\w-]*!?:|\[|\.[^\s.]|\||(?:NOTE|TIP|IMPORTANT|WARNING|CAUTION):\s"
+    r"[*.-]{1,5}\s|\d{1,9}\.\s|[a-zA-Z]\.\s|={1,6}\s|#{1,6}\s|//|:!?\w[\w-]*!?:|"
+    r"\[[^\n]*\][ \t]*(?:\n|$)|\.[^\s.]|\||(?:NOTE|TIP|IMPORTANT|WARNING|CAUTION):\s"
     r"|(?:-{2,}|\.{4,}|={4,}|\*{4,}|_{4,}|\+{4,}|```|'''|<<<)"
 )
 
