@@ -274,20 +274,22 @@ def test_texts_of_docbook() -> None:
         parse_docbook(b"<resources/>")
 
 
-def test_captions_and_alternative_texts_of_docbook_are_texts() -> None:
+def test_captions_labels_of_menus_and_alternative_texts_of_docbook_are_texts() -> None:
     media = (
         '<mediaobject><alt>Short</alt><imageobject><imagedata fileref="a.png"/></imageobject>'
         "<textobject><phrase>Long one</phrase></textobject><caption><para>Below it</para></caption></mediaobject>"
     )
     inline = media.replace("mediaobject", "inlinemediaobject").replace("Long", "Inner")
-    page = f"<article><figure><title>Title</title>{media}</figure><para>Before {inline} behind.</para></article>"
+    menu = "<para>In <menuchoice><guimenu>File</guimenu><guimenuitem>Save as</guimenuitem></menuchoice> now.</para>"
+    page = f"<article><figure><title>Title</title>{media}</figure><para>Before {inline} behind.</para>{menu}</article>"
     document = parse_docbook(page.encode())
     assert list_sources(document) == [
         "Title", "Short", "Long one", "Below it", "Before <x1/> behind.", "Short", "Inner one", "Below it",
+        "In <x1/> now.", "File", "Save as",
     ]  # fmt: skip
     texts = {unit.id: UnitTranslation(unit.source.upper().replace("<X1", "<x1")) for unit in document.units}
     written = write_document(document, texts).decode()
-    assert all(f">{text.upper()}<" in written for text in ("Short", "Long one", "Inner one", "Below it"))
+    assert all(f">{text.upper()}<" in written for text in ("Short", "Long one", "Inner one", "Below it", "Save as"))
     check_written(document, texts, written.encode(), parse_docbook)
 
 

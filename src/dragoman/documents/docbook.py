@@ -27,14 +27,16 @@ _BLOCKS = frozenset(
 )  # fmt: skip
 _PAIRS = frozenset(
     ("emphasis", "phrase", "link", "ulink", "quote", "citetitle", "firstterm", "foreignphrase", "subscript", "superscript",
-     "guilabel", "guibutton", "guimenu", "guimenuitem", "guisubmenu", "menuchoice", "glossterm", "acronym", "wordasword",
+     "guilabel", "guibutton", "guimenu", "guimenuitem", "guisubmenu", "glossterm", "acronym", "wordasword",
      "olink")
 )  # fmt: skip
 _KEPT = frozenset(
     ("programlisting", "screen", "literallayout", "synopsis", "cmdsynopsis", "funcsynopsis", "classsynopsis",
      "informalequation", "equation", "imageobject")
 )  # fmt: skip
-_FIXED = (_BLOCKS - _PAIRS) | _KEPT | {"mediaobject"}
+_MENUS = "menuchoice"
+"""Element of labels, between which stands no text"""
+_FIXED = (_BLOCKS - _PAIRS) | _KEPT | {"mediaobject", _MENUS}
 _START_TAG = re.compile(r"""<(?:[^<>"']|"[^"]*+"|'[^']*+')++>""")
 _FIRST_TAG = re.compile(rb"<(?:[a-z]+:)?([a-zA-Z][\w-]*)")
 _COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
@@ -96,7 +98,8 @@ def _add_blocks(
     """Add the texts of an element, and of the blocks in it."""
     if element.name in _KEPT or _is_protected(element):
         return
-    if element.name in _BLOCKS:
+    is_label = element.parent is not None and element.parent.name == _MENUS and element.name in _PAIRS
+    if element.name in _BLOCKS or is_label:
         language = find_language(element, document_language)
         flowing = read_flowing_text(source, element.parts, str(next(numbers)), partial(_read_inline, source), language)
         if flowing:
