@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
 import dragoman
 from capital_letters import CapitalTranslator
+from dragoman.inference import whole_texts
+from dragoman.inference.text_options import TextOptions
 from dragoman.inference.translator import Translator
 from expected_errors import raises_code
 
 BUILDERS = {"pandas": "DataFrame", "polars": "DataFrame", "datasets": "Dataset.from_dict"}
-TRANSLATOR = cast(Translator, CapitalTranslator())
+
+
+class TextCapitals(CapitalTranslator):
+    def translate_texts(self, texts: Sequence[str]) -> list[whole_texts.TextTranslation]:
+        """Return the texts in capital letters."""
+        return whole_texts.translate_texts(texts, TextOptions(), lambda request: self.translate(request.lines))
+
+
+TRANSLATOR = cast(Translator, TextCapitals())
 
 
 @pytest.mark.parametrize("library", BUILDERS)
@@ -20,12 +31,12 @@ def test_missing_texts_stay_missing_and_the_table_stays_as_it_is(library: str) -
     build: Any = pytest.importorskip(library)
     for name in BUILDERS[library].split("."):
         build = getattr(build, name)
-    frame = build({"id": [1, 2, 3], "text": ["a b", None, "c"]})
+    frame = build({"id": [1, 2, 3], "text": ["a b\nd", None, "c"]})
     translated = dragoman.translate_frame(TRANSLATOR, frame, "text", into="capitals", status="status")
     again = dragoman.translate_frame(TRANSLATOR, translated, "text", into="capitals")
     for table in (translated, again):
         values = list(table["capitals"])
-        assert (values[0], values[2]) == ("A B", "C")
+        assert (values[0], values[2]) == ("A B\nD", "C")
         assert values[1] is None or values[1] != values[1]
         assert list(table["id"]) == [1, 2, 3]
     assert [status for status in translated["status"] if isinstance(status, str)] == ["ok", "ok"]

@@ -18,13 +18,15 @@ def translate_frame(
 ) -> FrameT:
     """Return a table with the translations of a column in a new column. The table that is given stays as it is.
 
+    Each text is translated sentence by sentence, and keeps its line breaks, placeholders and signs.
+
     Args:
         translator: the translator, as `dragoman.load` returns it
         frame: a DataFrame of pandas or Polars, or a Dataset of Hugging Face
         column: name of the column of texts; a missing text stays missing
         into: name of the column of translations, which replaces a column of this name
         status: name of a column for the status of each translation, such as `ok` or `truncated`; None for no such column
-        options: arguments of `Translator.translate`, such as `beam_size=5`
+        options: arguments of `Translator.translate_texts`, such as `beam_size=5`
 
     Raises:
         DataError: the table is of another kind, or has no such column, or several.
@@ -39,7 +41,7 @@ def translate_frame(
         )
     values: list[Any] = list(cast(Any, frame)[column])
     rows = [row for row, value in enumerate(values) if not _is_missing(value)]
-    translations = dict(zip(rows, translator.translate([values[row] for row in rows], **options), strict=True))
+    translations = dict(zip(rows, translator.translate_texts([values[row] for row in rows], **options), strict=True))
     results = [translations.get(row) for row in range(len(values))]
     result: FrameT = add(frame, into, [translation and translation.text for translation in results])
     if status is not None:
