@@ -14,6 +14,7 @@ from document_checks import translate_content
 
 from dragoman.documents import json_file, po, qt_ts, yaml_file
 from dragoman.documents.document import UnitTranslation, add_plural_forms, write_document
+from dragoman.documents.plural_forms import _LIKE_ONE
 from dragoman.documents.plural_rules import _BY_LANGUAGE, get_plural_rule, list_qt_forms
 from dragoman.documents.translate_document import DocumentOptions
 from expected_errors import raises_code
@@ -81,6 +82,25 @@ def test_yaml_and_json_get_the_categories_of_the_language(language: str, expecte
     assert sorted(keys["en"]) == [f"files_{category}" for category in expected.split()]
 
 
+@pytest.mark.parametrize(("name", "content"), [
+    ("a.json", '{"a": {"one": "One file of %s", "other": "%d files of %s"}}'),
+    ("a.json", '{"a": "{g, select, other {{n, plural, one {One file of %s} other {%d files of %s}}}}"}'),
+    ("strings.xml", '<resources><plurals name="a"><item quantity="one">One file of %s</item>'
+     '<item quantity="other">%d files of %s</item></plurals></resources>'),
+])  # fmt: skip
+def test_form_of_several_numbers_has_its_number(name: str, content: str) -> None:
+    """Russian has the form `one` also for 21, and Polish for 1 only."""
+    for language, count in (("ru", 0), ("pl", 1)):
+        written = translate_content(name, content, str, DocumentOptions("en", language)).content.decode()
+        assert written.count("One file") == count
+        assert written.count("%d files of %s") == 4 - count
+
+
+@pytest.mark.parametrize("language", sorted(_LIKE_ONE))
+def test_numbers_like_one_are_those_of_cldr(language: str) -> None:
+    assert pytest.importorskip("babel").Locale.parse(language).plural_form(_LIKE_ONE[language]) == "one"
+
+
 def test_objects_with_other_keys_have_no_forms() -> None:
     content = b'{"choices": {"one": "The one", "other": "Another", "title": "Choices"}, "other": "Other", "one": "One"}'
     assert add_plural_forms(json_file.parse(content), json_file.parse, "pl").content == content
@@ -109,6 +129,7 @@ def test_template_becomes_a_catalog_of_the_language(language: str, num_forms: in
     pofile = pytest.importorskip("babel.messages.pofile")
     document = add_plural_forms(po.parse(TEMPLATE.encode()), po.parse, language)
     content = write_document(document, {unit.id: UnitTranslation(f"ü {unit.source}") for unit in document.units}, language)
+    assert content.startswith(b'# Title.\nmsgid ""\n')
     catalog = pofile.read_po(io.BytesIO(content), abort_invalid=True)
     assert (str(catalog.locale), catalog.num_plurals, catalog.charset, catalog.fuzzy) == (language, num_forms, "utf-8", False)
     entry = catalog.get("%d file")

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from dragoman.documents.plural_forms import list_missing_categories
+from dragoman.documents.plural_forms import lacks_number, list_missing_categories
 
 MAX_BRANCHES = 64
 """Most sentences of a message; one with more is left as it is."""
@@ -93,6 +93,11 @@ class IcuMessage:
         if root == self.root or len(sentences) > MAX_BRANCHES:
             return self
         return replace(self, root=root, text="")
+
+    def put_number_in_one(self) -> IcuMessage:
+        """Return the message with the text of `other` for each `one` that lacks its number."""
+        root = _put_number_in_one(self.root)
+        return self if root == self.root else replace(self, root=root, text="")
 
     def write(self, sentences: Sequence[str]) -> str:
         """Return the message with these sentences, one for each of `sentences`; the message itself if they are its own."""
@@ -217,15 +222,28 @@ def _iter_plural_forms(node: Node, form: str) -> Iterator[str]:
             yield from _iter_plural_forms(child, selector if node.is_plural else form)
 
 
+def _put_number_in_one(node: Node) -> Node:
+    if isinstance(node, str):
+        return node
+    texts = dict(node.branches)
+    singular, plural = texts.get("one"), texts.get("other")
+    if _is_cardinal(node) and isinstance(singular, str) and isinstance(plural, str) and lacks_number(singular, plural):
+        texts["one"] = plural
+    return replace(node, branches=tuple((selector, _put_number_in_one(child)) for selector, child in texts.items()))
+
+
+def _is_cardinal(node: Branches) -> bool:
+    """Return whether a node is a plural whose number is written. Ordinal numbers have other categories."""
+    return node.is_plural and "selectordinal" not in node.head and "offset" not in node.head
+
+
 def _add_plural_forms(node: Node, language: str) -> Node:
     if isinstance(node, str):
         return node
     branches = [(selector, _add_plural_forms(child, language)) for selector, child in node.branches]
     openings = list(node.openings)
     names = [selector for selector, _ in branches]
-    # Ordinal numbers have other categories, and an offset makes the number another than the one that is written.
-    is_cardinal = node.is_plural and "selectordinal" not in node.head and "offset" not in node.head
-    for name in list_missing_categories(language, set(names)) if is_cardinal else ():
+    for name in list_missing_categories(language, set(names)) if _is_cardinal(node) else ():
         number = [selector for selector, _ in branches].index("other")
         opening = openings[number] if openings[number][0].isspace() or not number else f" {openings[number]}"
         position = number if number == len(branches) - 1 else len(branches)

@@ -7,6 +7,7 @@ in which the number becomes the placeholder again.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -38,6 +39,11 @@ _SAMPLE_TABLE = {
 _SAMPLES: dict[str, dict[str, int | None]] = {
     language: {name: None if number == "-" else int(number) for name, number in zip(*[iter(text.split())] * 2, strict=True)}
     for languages, text in _SAMPLE_TABLE.items()
+    for language in languages.split()
+}
+_LIKE_ONE = {
+    language: number
+    for languages, number in {"be br bs hr is lt lv mk ru sr uk": 21, "dsb hsb sl": 101, "gd": 11}.items()
     for language in languages.split()
 }
 _EXACT = re.compile(r"=(\d{1,4})")
@@ -92,6 +98,20 @@ def list_missing_categories(language: str, present: set[str]) -> list[str]:
     """
     samples = _SAMPLES.get(get_language(language), {})
     return [name for name in CATEGORIES if name in samples and name not in present] if "other" in present else []
+
+
+def get_number_like_one(language: str) -> int | None:
+    """Return a number beside 1 that has the form `one` in a language; None if there is none, or 0 at most."""
+    return _LIKE_ONE.get(get_language(language))
+
+
+def lacks_number(singular: str, plural: str) -> bool:
+    """Return whether a text has a placeholder less than its plural, such as `One file` beside `{n} files`."""
+    return bool(_count_placeholders(plural) - _count_placeholders(singular))
+
+
+def _count_placeholders(text: str) -> Counter[str]:
+    return Counter(text[start:end] for start, end in find_placeholders(text))
 
 
 def get_number(form: str, language: str) -> int | None:

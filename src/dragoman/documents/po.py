@@ -183,7 +183,8 @@ class _Catalog:
         else:
             edits = [self.text.make_edit(*self._header.spans["msgstr"], quote(header, 7))]
             if self._header.comments.flags is not None:
-                edits.append(self.text.make_edit(*self._header.comments.flags, ""))
+                start, end = self._header.comments.flags
+                edits.append(self.text.make_edit(start, end + len(newline), ""))
         for entry in read_entries(self._lines):
             forms = entry.forms
             if "msgid_plural" in entry.strings and not any(entry.strings.get(form) for form in forms):

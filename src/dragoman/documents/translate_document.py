@@ -21,7 +21,7 @@ from dragoman.documents.document import (
 )
 from dragoman.documents.earlier_output import pair_units
 from dragoman.documents.icu_message import IcuMessage, has_branches, pair_sentences, read_message
-from dragoman.documents.plural_forms import insert_number, remove_ordinal_ends
+from dragoman.documents.plural_forms import get_number_like_one, insert_number, lacks_number, remove_ordinal_ends
 from dragoman.documents.reading import check_goes_on
 from dragoman.documents.reasons import describe_flags
 from dragoman.documents.subtitles import SubtitleLimits, break_lines
@@ -170,7 +170,7 @@ def translate_document(
     selected = list_selected(document, options.scope, options.keys, options.source_language, options.target_language)
     checked = {unit.id for unit in selected}
     redone = {unit.id for unit in selected if is_redone(unit, earlier, options.scope)}
-    selected = [unit for unit in selected if unit.id in redone]
+    selected = _name_numbers([unit for unit in selected if unit.id in redone], document.units, options.target_language)
     results: dict[str, UnitResult] = {}
     for unit in selected:
         if (match := _look_up(unit, options.memory)) is not None:
@@ -191,6 +191,24 @@ def translate_document(
     ordered = [results.pop(unit.id) for unit in all_units if unit.id in results]
     del selected, rest, results
     return _write(document, parse, ordered, options)
+
+
+def _name_numbers(selected: Sequence[Unit], units: Sequence[Unit], language: str) -> list[Unit]:
+    """Return units in which a form for 1, 21 and others, such as `One file`, has the source of the plural, with its number."""
+    if (number := get_number_like_one(language)) is None:
+        return list(selected)
+    plurals = {unit.context.rpartition("other")[0]: unit.source for unit in units if unit.plural_form == "other"}
+    named: list[Unit] = []
+    for unit in selected:
+        plural = plurals.get(unit.context.rpartition("one")[0], "") if unit.plural_form == "one" else ""
+        if has_branches(unit.source) and (message := read_message(unit.source, has_tags=unit.markup != "none")) is not None:
+            message = message.put_number_in_one()
+            named.append(replace(unit, source=message.write(message.sentences)))
+        elif lacks_number(unit.source, plural):
+            named.append(replace(unit, source=plural, plural_form=f"={number}"))
+        else:
+            named.append(unit)
+    return named
 
 
 def is_redone(unit: Unit, earlier: Mapping[str, str], scope: Scope) -> bool:
