@@ -51,6 +51,7 @@ CATALOG: dict[str, Any] = {
             }
         },
         "ACME": {"shouldTranslate": False},
+        "Show": {"localizations": {"en": {"stringSet": {"state": "translated", "values": ["Show it", "Open it"]}}}},
     },
     "version": "1.0",
 }
@@ -73,6 +74,7 @@ def test_target_language_is_added_with_its_forms() -> None:
     assert strings["Done"] == CATALOG["strings"]["Done"]
     assert strings["Checked"] == CATALOG["strings"]["Checked"]
     assert (strings["ACME"], strings[""]) == ({"shouldTranslate": False}, {})
+    assert strings["Show"] == CATALOG["strings"]["Show"]
     plural = strings["files"]["localizations"]["pl"]["variations"]["plural"]
     assert plural == {
         name: make_unit(text, "needs_review")

@@ -152,6 +152,8 @@ def _add_language(catalog: _StringCatalog, source_language: str, language: str) 
             source = json.loads(catalog.text.text[start:end], strict=False) if end else {}
         except ValueError:
             raise DataError("the file has comments or a comma before an end, so it is no JSON", code="invalid-format") from None
+        if isinstance(source, dict) and "stringSet" in source:  # phrases of shortcuts, which are not translated one by one
+            continue
         added = _copy_new(source, language, key) if source else {"stringUnit": {"state": _NEW, "value": key}}
         if path in catalog.places:
             yield _insert(catalog, path, {code: added})
