@@ -42,10 +42,12 @@ def test_texts_that_are_compared_stay(subtests: pytest.Subtests) -> None:
         ('<cfRule type="containsText" text="door"><formula>1</formula></cfRule>', ["Open door", "Closed door"], 0),
         ('<cfRule><formula>NOT(ISERROR(SEARCH("door",A1)))</formula></cfRule>', ["Open door", "Closed door"], 1),
         ('<dataValidation type="list"><formula1>"Open door,No"</formula1></dataValidation>', ["Open door"], 1),
+        ('<f>COUNTIF(A1:A9,"&lt;&gt;Open door")</f>', ["Open door"], 1),
+        ("<f>INDIRECT(A1&amp;B1)</f>", ["Sheet one"], 0),
         ("<f>LEN(A1)</f>", [], 0),
     ):
         with subtests.test(sheet):
-            strings = ["Open door", "Closed door", 'Say "yes"', "Free [ab]"]
+            strings = ["Open door", "Closed door", 'Say "yes"', "Free [ab]", "Sheet one"]
             document = parse_xlsx(make_workbook(strings, sheet, {}))
             assert [text for text in strings if text not in {unit.source for unit in document.units}] == kept
             skipped = dict(document.skipped)

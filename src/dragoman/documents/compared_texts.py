@@ -21,6 +21,7 @@ _NAMING_PARTS = {
     "spreadsheetml.table+xml": {"tableColumn": "name"},
     "spreadsheetml.pivotCacheDefinition+xml": {"cacheField": "name", "s": "v"},
 }
+_OPERATOR = re.compile(r"<>|[<>]?=|[<>]")
 MAX_PATTERNS = 100
 """Most texts that a cell may contain, or patterns with `*` and `?`, that are looked for."""
 MAX_PATTERN = 255
@@ -35,12 +36,14 @@ class ComparedTexts:
     texts: whole texts of cells
     parts, patterns: texts in cells, and patterns of texts
     num_literals: number of texts in formulas with a letter
+    has_indirect: a formula makes references of texts, so that a cell may name a range or a sheet
     """
 
     texts: set[str] = field(default_factory=set)
     parts: set[str] = field(default_factory=set)
     patterns: set[str] = field(default_factory=set)
     num_literals: int = 0
+    has_indirect: bool = False
 
     @classmethod
     def read(cls, members: ZipMembers, sheet_types: tuple[str, ...]) -> ComparedTexts:
@@ -51,9 +54,13 @@ class ComparedTexts:
                 for element in members.read_xml(name).iter_elements(("tableColumn", "cacheField")):
                     for inner in element.descend():
                         compared._add(inner.attributes.get(attributes.get(inner.name, ""), ""))
+        names: list[str] = []
         for name in list_parts(members, sheet_types):
-            for element in members.read_xml(name).iter_elements((*_SHEET_ELEMENTS, "definedName")):
+            for element in members.read_xml(name).iter_elements((*_SHEET_ELEMENTS, "definedName", "sheet")):
+                if element.name in ("definedName", "sheet"):
+                    names.append(element.attributes.get("name", ""))
                 compared._add_element(element)
+        compared._add_names(names)
         compared.parts = set(sorted(compared.parts)[:MAX_PATTERNS])
         compared.patterns = set(sorted(compared.patterns)[:MAX_PATTERNS])
         return compared
@@ -62,9 +69,12 @@ class ComparedTexts:
     def read_opendocument(cls, members: ZipMembers, names: Sequence[str]) -> ComparedTexts:
         """Return those of a spreadsheet of OpenDocument, whose formulas, conditions and filters are attributes."""
         compared = cls()
+        range_names: list[str] = []
 
         def add(element: XmlElement) -> None:
             values = element.attributes
+            if element.name in ("named-range", "table"):
+                range_names.append(values.get(":name", ""))
             for attribute in (":formula", ":condition", ":expression"):
                 compared._add_formula(values.get(attribute, ""), is_list=False)
             if element.name in ("filter-condition", "filter-set-item"):
@@ -77,6 +87,7 @@ class ComparedTexts:
         for name in names:
             for _ in members.read_xml(name).iter_elements((), add):
                 pass
+        compared._add_names(range_names)
         return compared
 
     def _add_element(self, element: XmlElement) -> None:
@@ -88,13 +99,21 @@ class ComparedTexts:
             else:
                 self._add_formula(inner.text, is_list=inner.name == "formula1")
 
+    def _add_names(self, names: Sequence[str]) -> None:
+        """Add the names of ranges and sheets, in which `_` may stand for a space, if a formula looks for them."""
+        for name in names if self.has_indirect else ():
+            self._add(name)
+            self._add(name.replace("_", " "))
+
     def _add_formula(self, formula: str, *, is_list: bool) -> None:
+        self.has_indirect |= "INDIRECT(" in formula.upper()
         for match in _LITERAL.finditer(formula):
             text = match[2].replace('""', '"')
             self.num_literals += any(map(str.isalpha, text))
             if match[1]:
                 self._add_part(text)
             self._add(text)
+            self._add(_OPERATOR.sub("", text, count=1) if _OPERATOR.match(text) else "")
             for item in text.split(",") if is_list else ():
                 self._add(item)
 
