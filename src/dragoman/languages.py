@@ -72,6 +72,7 @@ def is_spaced_language(code: str) -> bool:
     return get_language(code) not in UNSPACED_LANGUAGES
 
 
+@lru_cache(maxsize=256)
 def is_right_to_left(code: str) -> bool:
     """Return whether a language is written from right to left, by the script of its code or else by its usual one."""
     language, *subtags = re.split(r"[-_.@]", code.strip().lower())

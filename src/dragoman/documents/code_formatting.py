@@ -73,7 +73,10 @@ class FontStyles:
 
     def get_language(self, style_id: str, text: str) -> str:
         """Return the code of the language of a style for the script of a text, or an empty text if it states none."""
-        return next((code for style in self._list(style_id) if (code := style.languages.select(text))), "")
+        for style in self._list(style_id):
+            if code := style.languages.select(text):
+                return code
+        return ""
 
     def _list(self, style_id: str) -> list[FontStyle]:
         """Return a style and those above it."""

@@ -346,7 +346,7 @@ def has_same_tags(before: Iterable[str], after: Iterable[str], texts: Iterable[s
             _LANGUAGE_ATTRIBUTE.sub("", tag) for tag in new_tags
         ]:
             return False
-        unknown = {*tags, *new_tags} - known
+        unknown = set(new_tags if tags == new_tags else tags + new_tags) - known
         if not all(map(_WHOLE_TAG.fullmatch, unknown)):
             return False
         known |= unknown if len(known) < _MAX_KNOWN_TAGS else set()

@@ -122,7 +122,7 @@ def decode(content: bytes, encoding: str = "utf-8", *, is_table: bool = False) -
     if "\0" in text:
         raise DataError("the file holds zero bytes, so it is no text", code="invalid-format")
     has_carriage_returns = "\n" not in text and "\r" in text
-    if has_carriage_returns or not is_table:
+    if "\r" in text and (has_carriage_returns or not is_table):
         text = _CARRIAGE_RETURNS.sub(lambda match: "\n" * len(match[0]), text)
     return EncodedText(content, text, encoding, start, has_carriage_returns)
 

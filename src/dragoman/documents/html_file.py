@@ -303,7 +303,8 @@ class _PageReader:
             elif name:
                 source = text.text[token.start : token.end]
                 values = _read_values(source) if "=" in source and kind != "end" else {}
-                if kind == "start" and name not in VOID_TAGS and _is_kept(name, values):
+                is_whole = _is_kept(name, values)
+                if is_whole and kind == "start" and name not in VOID_TAGS:
                     kept_tag, depth = name, 1
                 if is_outside := bool(kept_tag) or name in BLOCK_TAGS:
                     self._end_run()
@@ -312,7 +313,11 @@ class _PageReader:
                 elif not self._run:
                     self._run_language = self._scopes.language
                 is_code = bool(kept_tag) and kept_tag not in _SHOWN_TAGS
-                shown = source if is_code else self._read_tag(token, source, values)
+                shown = (
+                    source
+                    if is_code
+                    else self._read_tag(token, source, values, has_texts=not is_whole and name not in VOID_TAGS)
+                )
                 if not is_outside:
                     self._add_to_run(token, shown)
                 elif isinstance(shown, _Tag) and not kept_tag:
@@ -343,14 +348,13 @@ class _PageReader:
         check_codes(len(self._run) - 1)
         check_text(self._run_characters)
 
-    def _read_tag(self, token: _HtmlToken, source: str, values: Mapping[str, str]) -> str | _Tag:
+    def _read_tag(self, token: _HtmlToken, source: str, values: Mapping[str, str], *, has_texts: bool) -> str | _Tag:
         """Add units for the attributes with text, and return the tag, with references instead of them."""
         if token.is_end:
             self._scopes.read_end(token.name)
             return source
         language = values.get("lang") or values.get("xml:lang", "")
-        has_no_texts = token.name in VOID_TAGS or _is_kept(token.name, values)
-        self._scopes.read_start(token.name, language, is_void=token.kind == "empty" or has_no_texts)
+        self._scopes.read_start(token.name, language, is_void=token.kind == "empty" or not has_texts)
         if token.name not in BLOCK_TAGS and _READ_ATTRIBUTES.isdisjoint(values):  # so are most tags inside texts
             return source
         names = set() if not values or _is_locked(values) else set(TEXT_ATTRIBUTES)
@@ -393,7 +397,7 @@ class _PageReader:
         place = token.start + len(source.removesuffix(">").rstrip(_BLANKS + "/"))
         if token.name in ROOT_TAGS:
             statements.append(Statement("root", token.name, "", place, place, place, place, ""))
-        elif token.name in BLOCK_TAGS and not has_no_texts:
+        elif token.name in BLOCK_TAGS and has_texts:
             self.page.outer_blocks.read_start(token.name, place, statements)
         if not attributes and not statements:
             return source
@@ -439,7 +443,7 @@ class _PageReader:
             end -= 1
         run = run[start:end]
         raw = self.text.text[run[0][0].start : run[-1][0].end]
-        tags = tuple(part for _, part in run if isinstance(part, _Tag))
+        tags = [part for _, part in run if isinstance(part, _Tag)]
         is_shown = not tags and raw.isprintable() and "  " not in raw  # so are most texts, and this is fast
         source = (raw if is_shown else "".join([self._show(token, part) for token, part in run])).strip(_BLANKS)
         if begins_with_word(source) or parse_markup(source, is_html=True).has_text:
@@ -574,7 +578,7 @@ def _find_breaks(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> list[int]:
     """Return the numbers of the line breaks of a run that are in no inline element."""
     breaks: list[int] = []
     depth = 0
-    if all(token.name != "br" for token, _ in run):
+    if "br" not in [token.name for token, _ in run]:
         return breaks
     for number, (token, _) in enumerate(run):
         if token.name == "br" and not token.is_end and not depth:

@@ -102,6 +102,8 @@ class LanguageScopes:
 
     def read_start(self, name: str, language: str, *, is_void: bool) -> None:
         """Read a start tag. language: what it states, or an empty text"""
+        if not (self._scopes or language):  # so are most tags of most pages
+            return
         while self._scopes and self._ends_before(self._scopes[-1], name):
             self._end(len(self._scopes) - 1)
         if is_void or name in ROOT_TAGS:
@@ -117,7 +119,9 @@ class LanguageScopes:
 
     def read_end(self, name: str) -> None:
         """Read an end tag."""
-        if self._scopes and self._scopes[-1].name == "p" != name and name in BLOCK_TAGS:
+        if not self._scopes:
+            return
+        if self._scopes[-1].name == "p" != name and name in BLOCK_TAGS:
             self._end(len(self._scopes) - 1)
         while places := self._counting.get(name):
             scope = self._scopes[places[-1]]

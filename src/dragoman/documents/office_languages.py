@@ -54,6 +54,7 @@ CORE_TYPE = "core-properties+xml"
 """Type of the part that states the title, the author and the language of a document."""
 
 
+@lru_cache(maxsize=16)
 def read_run_languages(properties: str) -> ScriptLanguages:
     """Return the codes of the languages that the properties of a run state."""
     if not properties:
@@ -131,9 +132,11 @@ def turn_paragraph(source: XmlSource, paragraph: XmlElement, language: str) -> l
         return _turn_drawing(source, paragraph, properties, language)
     if properties is not None:
         return turn_properties(source, properties, language)
+    if not is_right_to_left(language):
+        return []
     name = get_tag_name(source.get_markup(paragraph.start, paragraph.content_start)).removesuffix("p")
-    added = f"<{name}pPr><{name}bidi/></{name}pPr>" if is_right_to_left(language) else ""
-    return [Edit(paragraph.content_start, paragraph.content_start, source.encode(added))] if added else []
+    added = f"<{name}pPr><{name}bidi/></{name}pPr>"
+    return [Edit(paragraph.content_start, paragraph.content_start, source.encode(added))]
 
 
 def turn_properties(source: XmlSource, properties: XmlElement, language: str) -> list[Edit]:

@@ -20,7 +20,7 @@ from dragoman.documents.document import Edit, Unit, UnitTranslation
 from dragoman.documents.office_languages import read_run_languages, state_run, turn_paragraph
 from dragoman.documents.office_texts import ALTERNATIVE_TEXTS, add_attributes_of
 from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, escape_xml, get_tag_name
-from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, write_pieces
+from dragoman.documents.xml_units import Code, Piece, TaggedText, UnitList, name_codes, write_pieces
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import get_language
 from dragoman.text.breaks import find_boundaries
@@ -165,9 +165,9 @@ def _add_paragraph(
     cap: _Item | None,
 ) -> None:
     """Add a unit for each text of a paragraph, which breaks divide. cap: first letter of the first one, before the paragraph"""
-    items = _join_fields(list(reader.read_children(reader.paragraph)), reader.runs.write)
-    language, items = _keep_languages(_keep_scripts(items, reader.runs.write), styles, reader.style)
-    items = _keep_code(items, styles, styles.get_font(reader.style) or styles.font, reader.runs.write)
+    items, style = _join_fields(list(reader.read_children(reader.paragraph)), reader.runs.write), reader.style
+    language, items = _keep_languages(_keep_scripts(items, reader.runs.write), styles, style)
+    items = _keep_code(items, styles, styles.get_font(style) or styles.font, reader.runs.write)
     if cap is not None and items and items[0].code is None:
         items[0] = replace(items[0], text=cap.text + items[0].text)
     else:
@@ -191,39 +191,62 @@ def _add_line(
     cap: _Item | None,
 ) -> None:
     """Add a unit for a text of a paragraph. The first one also gives the paragraph its direction, and has its drop cap."""
-    source, runs = reader.source, reader.runs
     base = _get_base(items)
     text = name_codes(_format(items, base))
-    span = (items[0].span[0], items[-1].span[1])
-    cut_before, cut_behind = items[0].cut[0], items[-1].cut[1]
+    span, cut = (items[0].span[0], items[-1].span[1]), (items[0].cut[0], items[-1].cut[1])
     has_language = any(any(read_run_languages(item.stated)) for item in items if item.stated)
     paragraph = _copy_with_properties(reader.paragraph) if is_first else None
-
-    def write(translation: UnitTranslation) -> Sequence[Edit]:
-        def write_run(run_text: str, properties: str) -> str:
-            new = state_run(run_text, properties, translation, is_word=runs.is_word, has_language=has_language)
-            return runs.write(run_text, new)
-
-        pieces = text.split(translation.text)
-        edits: list[Edit] = []
-        if cap is not None:
-            letter, pieces = _take_first_letter(pieces)
-            edits = [Edit(*cap.span, source.encode(write_run(letter, cap.properties)))]
-        pieces = [Code("point", cut_before), *pieces, Code("point", cut_behind)] if cut_before or cut_behind else pieces
-        edits += write_pieces(pieces, span, source, write_run, base)
-        return edits if paragraph is None else [*turn_paragraph(source, paragraph, translation.language), *edits]
-
     unit = Unit(unit_id, text.text, text.markup, keep_line_breaks=False, language=language)
-    units.add(unit, members.shift(name, write))
+    units.add(unit, _LineWriter(members, name, reader.runs, text, span, cut, base, has_language, paragraph, cap))
+
+
+@dataclass(slots=True)
+class _LineWriter:
+    """Writer of a text of a paragraph. A file has as many as texts, so each takes little memory.
+
+    Attributes:
+        members, name: the archive, and the member with the paragraph
+        runs, text, base: writer of its runs, the text with its codes, and the formatting outside all codes
+        span, cut: place of the text, and markup that ends the run before it and begins the run behind it
+        has_language: a run of it states a language
+        paragraph: the paragraph with its properties, if the text gives it its direction
+        cap: drop cap of the text
+    """
+
+    members: ZipMembers
+    name: str
+    runs: _RunWriter
+    text: TaggedText
+    span: tuple[int, int]
+    cut: tuple[str, str]
+    base: str
+    has_language: bool
+    paragraph: XmlElement | None
+    cap: _Item | None
+
+    def __call__(self, translation: UnitTranslation) -> list[Edit]:
+        """Return the edits that write a translation."""
+        source = self.members.read_xml(self.name)
+
+        def write_run(text: str, properties: str) -> str:
+            new = state_run(text, properties, translation, is_word=self.runs.is_word, has_language=self.has_language)
+            return self.runs.write(text, new)
+
+        pieces = self.text.split(translation.text)
+        edits = [] if self.paragraph is None else turn_paragraph(source, self.paragraph, translation.language)
+        if self.cap is not None:
+            letter, pieces = _take_first_letter(pieces)
+            edits.append(Edit(*self.cap.span, source.encode(write_run(letter, self.cap.properties))))
+        if any(self.cut):
+            pieces = [Code("point", self.cut[0]), *pieces, Code("point", self.cut[1])]
+        edits += write_pieces(pieces, self.span, source, write_run, self.base)
+        return self.members.shift_edits(self.name, edits)
 
 
 def _copy_with_properties(paragraph: XmlElement) -> XmlElement:
     """Return a paragraph with its properties alone, which stay when the paragraph is released."""
     properties = paragraph.find("pPr")
-    if properties is None:
-        return replace(paragraph, parent=None, parts=())
-    children = tuple(replace(child, parent=None, parts=()) for child in properties.children)
-    return replace(paragraph, parent=None, parts=(replace(properties, parent=None, parts=children),))
+    return paragraph.copy(() if properties is None else (properties.copy([child.copy() for child in properties.children]),))
 
 
 def _take_first_letter(pieces: Sequence[Piece]) -> tuple[str, list[Piece]]:
@@ -244,6 +267,9 @@ def _split_at_breaks(items: Sequence[_Item]) -> Iterator[list[_Item]]:
         if item.code is not None:
             depth += 0 if item.code.key else item.code.depth_change
             places += [number] * (bool(item.code.separator) and not depth)
+    if not places:
+        yield list(items)
+        return
     starts, ends = [0, *(place + 1 for place in places)], [*places, len(items)]
     lines = ["".join(item.text for item in items[first:last]) for first, last in zip(starts, ends, strict=True)]
     tabs = [number for number, place in enumerate(places) if (code := items[place].code) and code.separator == "tab"]
@@ -465,7 +491,7 @@ def _take_formula(remaining: deque[_Item]) -> _Item | None:
     return replace(item, text=end)
 
 
-def _keep_languages(items: Sequence[_Item], styles: FontStyles, style: str) -> tuple[str, list[_Item]]:
+def _keep_languages(items: list[_Item], styles: FontStyles, style: str) -> tuple[str, list[_Item]]:
     """Return the language of a paragraph, and the items, of which those in another language keep it in their formatting.
 
     The language of a paragraph is that of the document (empty) if a run with letters has it, and else that of most letters.
@@ -488,17 +514,17 @@ def _keep_languages(items: Sequence[_Item], styles: FontStyles, style: str) -> t
         for item, language in zip(items, languages, strict=True):
             counts[language] += sum(map(str.isalpha, item.text))
         main = document_language if counts[document_language] else max(counts, key=counts.__getitem__)
-    output = [
-        replace(item, properties=item.stated, language=codes[language])
-        if language != main and item.stated and any(read_run_languages(item.stated)) and any(map(str.isalpha, item.text))
-        else item
-        for item, language in zip(items, languages, strict=True)
-    ]
-    return "" if main == document_language else codes.get(main, ""), output
+        items = [
+            replace(item, properties=item.stated, language=codes[language])
+            if language != main and item.stated and any(read_run_languages(item.stated)) and any(map(str.isalpha, item.text))
+            else item
+            for item, language in zip(items, languages, strict=True)
+        ]
+    return "" if main == document_language else codes.get(main, ""), items
 
 
 def _keep_code(
-    items: Sequence[_Item], styles: FontStyles, paragraph_font: str, write_run: Callable[[str, str], str]
+    items: list[_Item], styles: FontStyles, paragraph_font: str, write_run: Callable[[str, str], str]
 ) -> list[_Item]:
     """Return the items with one code for each text that is code, or for neighbors of one formatting."""
     code_properties: set[str] = set()
@@ -509,6 +535,8 @@ def _keep_code(
             code_properties.add(properties)
         elif is_monospaced(font or styles.get_font(style)) and not is_monospaced(paragraph_font):
             monospaced_properties.add(properties)
+    if not code_properties and not monospaced_properties:
+        return items
     others = (item.text for item in items if item.properties not in code_properties | monospaced_properties)
     if any(character.isalpha() for text in others for character in text):
         code_properties |= monospaced_properties
@@ -570,7 +598,9 @@ def _join_fields(items: list[_Item], write_run: Callable[[str, str], str], depth
     does one in `MAX_FIELD_DEPTH` others.
     """
     output: list[_Item] = []
-    ends = _find_field_ends(items) if depth < MAX_FIELD_DEPTH else {}
+    ends = _find_field_ends(items) if depth < MAX_FIELD_DEPTH and any(item.field for item in items) else {}
+    if not ends:
+        return items
     index = 0
     while index < len(items):
         end = ends.get(index, -1)

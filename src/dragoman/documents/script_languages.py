@@ -11,6 +11,8 @@ from typing import NamedTuple
 _ASIAN = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff]")
 _COMPLEX = re.compile(r"[\u0590-\u109f\u1780-\u17ff\ufb1d-\ufdff\ufe70-\ufefc\U0001e900-\U0001e95f]")
 
+_ASCII_SIGNS = bytes(character for character in range(128) if not chr(character).isalpha())
+
 
 class ScriptLanguages(NamedTuple):
     """Codes of the languages of texts in Latin and other simple scripts, in Asian and in complex scripts; empty if unknown."""
@@ -36,6 +38,9 @@ class ScriptCounts:
 
     def count(self, text: str) -> None:
         """Add a text."""
+        if text.isascii():
+            self._num_letters += len(text.encode().translate(None, _ASCII_SIGNS))
+            return
         self._num_letters += sum(map(str.isalpha, text))
         self._num_asian += len(_ASIAN.findall(text))
         self._num_complex += len(_COMPLEX.findall(text))

@@ -107,11 +107,14 @@ class XmlElement:
     @property
     def text(self) -> str:
         """Text of the element and of those inside."""
-        return "".join(part.text for part in self.parts if isinstance(part, XmlText | XmlElement))
+        return "".join([part.text for part in self.parts if not isinstance(part, XmlMarkup)])
 
     def find(self, name: str) -> XmlElement | None:
         """Return the first element of this name directly inside, of the same namespace."""
-        return next((child for child in self.children if child.name == name and child.namespace == self.namespace), None)
+        for part in self.parts:
+            if isinstance(part, XmlElement) and part.name == name and part.namespace == self.namespace:
+                return part
+        return None
 
     def find_all(self, name: str) -> list[XmlElement]:
         """Return the elements of this name directly inside, of the same namespace."""
@@ -129,11 +132,15 @@ class XmlElement:
     def release(self) -> None:
         """Drop the content of this element and of all inside, which a full garbage collection would otherwise have to find."""
         waiting = [self]
-        while waiting:
-            element = waiting.pop()
+        for element in waiting:
             if element.parts:
                 waiting += [part for part in element.parts if isinstance(part, XmlElement)]
                 element.parts = ()
+
+    def copy(self, parts: Sequence[XmlElement] = ()) -> XmlElement:
+        """Return the element without its parent, and with these parts alone."""
+        places = self.content_start, self.content_end, self.end
+        return XmlElement(self.name, self.namespace, self.attributes, self.start, None, *places, parts)
 
     def get_inherited(self, attribute: str) -> str:
         """Return the attribute of this element or of the nearest element around it that has it, or an empty text."""
@@ -426,7 +433,8 @@ class _TreeReader:
         """Add a part to the innermost element, if it is in an element to build."""
         if self._outermost is not None:
             self._num_parts += num_parts
-            check_parts(self._num_parts, self._outermost.name, self._max_parts)
+            if self._num_parts > self._max_parts:
+                check_parts(self._num_parts, self._outermost.name, self._max_parts)
             self._open[-1][1].append(part)
 
     def _start_element(self, name: str, attributes: dict[str, str]) -> None:
@@ -541,7 +549,7 @@ def check_well_formed(source: XmlSource) -> None:
 
 def escape_xml(text: str) -> str:
     """Return a text as XML. Raises DataError for a character that XML cannot hold."""
-    if (illegal := _ILLEGAL_CHARACTER.search(text)) is not None:
+    if not text.isprintable() and (illegal := _ILLEGAL_CHARACTER.search(text)) is not None:
         raise DataError(f"a text holds the character U+{ord(illegal[0]):04X}, which XML cannot", code="invalid-data")
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
 

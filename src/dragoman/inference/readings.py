@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypeGuard
 
 from dragoman.inference.translation_result import Translation
@@ -53,12 +52,12 @@ class Reading:
     references: tuple[Point, ...] = ()
     is_clean: bool = False
 
-    @cached_property
+    @property
     def line(self) -> str:
         """Line for the model."""
         return to_marks(self.text.clean.text) if self.marked else self.text.clean.text
 
-    @cached_property
+    @property
     def plain_source(self) -> str:
         """Source as text without tags."""
         return self._write_marked(self.text.clean.text, lambda point: point.text)
@@ -192,7 +191,7 @@ def _join_placeholders(parts: Sequence[Part], is_escaped: bool) -> Iterator[Part
             continue
         behind = [run.pop()] if run and isinstance(run[-1], str) else []
         if run:
-            yield Point("".join(write_parts(run, is_escaped=is_escaped)))
+            yield Point(write_parts(run, is_escaped=is_escaped))
         yield from behind
         run = []
         if isinstance(part, Element):

@@ -298,7 +298,7 @@ def _divide_run(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool
                     inner = tuple(map(_collapse_spaces, inner))
                 yield from (piece for piece in (left, CodedText(inner, is_escaped), right) if piece)
             else:
-                between = "".join(write_parts(sentence, is_escaped=is_escaped))
+                between = write_parts(sentence, is_escaped=is_escaped)
                 yield between if between.strip() else Separator(between)
     if after:
         yield after
@@ -326,7 +326,7 @@ def _peel(parts: Sequence[Part], *, is_escaped: bool) -> tuple[str, tuple[Part, 
     if core and isinstance(core[-1], str):
         right = core[-1][len(core[-1].rstrip()) :]
         core[-1] = core[-1].rstrip()
-    before, after = ("".join(write_parts(side, is_escaped=is_escaped)) if side else "" for side in (parts[:start], parts[end:]))
+    before, after = (write_parts(side, is_escaped=is_escaped) for side in (parts[:start], parts[end:]))
     return before + left, tuple(core), right + after
 
 

@@ -58,10 +58,10 @@ def _weigh_together(translations: Sequence[Translation], pairs: Sequence[UnitPai
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     source_pieces = [item.source_tokens[:columns] for item, (_, columns) in zip(translations, shapes, strict=True)]
     shares = _match_pieces(source_pieces, sources)
-    weights_NST = shares.sum_by_unit(weights_NPT[shares.texts_K, shares.pieces_K])
+    weights_NST = shares.sum_by_unit(weights_NPT)
     shares = _match_pieces([item.tokens[:rows] for item, (rows, _) in zip(translations, shapes, strict=True)], targets)
-    weights_NTS = shares.sum_by_unit(weights_NST[shares.texts_K, :, shares.pieces_K])
-    totals_NT1 = shares.sum_by_unit(np.ones((len(shares.parts_K), 1)))
+    weights_NTS = shares.sum_by_unit(weights_NST.transpose(0, 2, 1))
+    totals_NT1 = shares.sum_by_unit(np.ones((*weights_NST.shape[::2], 1)))
     weights_NTS /= np.where(totals_NT1 == 0, 1, totals_NT1)
     return weights_NTS
 
@@ -81,9 +81,12 @@ class _Shares:
     parts_K: Floats
     shape: tuple[int, int]
 
-    def sum_by_unit(self, values_KM: Floats) -> Floats:
-        """Return the sum of the values of the pieces of each unit, by share, which changes the values. (N, U, M)"""
-        sums_UM = np.zeros((self.shape[0] * self.shape[1], values_KM.shape[1]))
+    def sum_by_unit(self, values_NPM: Floats) -> Floats:
+        """Return the sum of the values of the pieces of each unit, by share. (N, U, M)"""
+        num_texts, num_pieces, num_values = values_NPM.shape
+        values_QM = values_NPM.reshape(num_texts * num_pieces, num_values)  # Q: pieces of all texts, with those behind the ends
+        values_KM = values_QM[self.texts_K * num_pieces + self.pieces_K]
+        sums_UM = np.zeros((self.shape[0] * self.shape[1], num_values))
         values_KM *= self.parts_K[:, None]
         units_K = self.texts_K * self.shape[1] + self.units_K
         places = np.flatnonzero(np.diff(units_K, prepend=-1))  # of the first piece of each unit, and then of the next ones
@@ -144,7 +147,7 @@ def _find_pieces(pieces: Sequence[str], text: str) -> tuple[Sequence[int], Seque
     piece before it ends.
     """
     joined = "".join(pieces).replace(METASPACE, " ")
-    if joined.endswith(text) and len(joined) - len(text) == len(joined) - len(joined.lstrip()):
+    if joined.lstrip() == text:
         edges = list(accumulate(map(len, pieces), initial=len(text) - len(joined)))
         return edges[:-1], edges[1:]
     spans = list(_search_pieces(pieces, text))

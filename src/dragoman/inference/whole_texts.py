@@ -217,7 +217,8 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     """
     results = [TranslatedSegment(source, source) for source in (segment.write() for segment in segments)]
     texts = [segment.clean.text for segment in segments]
-    segments = [mark_unread_words(segment, options.other_scripts, options.limits.reads) for segment in segments]
+    scripts, reads = options.other_scripts, options.limits.reads
+    segments = [mark_unread_words(segment, scripts, reads) for segment in segments]
     readings = [(options.mask_codes and read_marks(segment)) or read_placeholders(segment) for segment in segments]
     if options.language_check:
         reasons = _find_kept(texts, options)
@@ -428,7 +429,7 @@ def _list_phrases(segment: TranslatedSegment) -> PhraseGroups:
 
 
 def _has_word(text: str) -> bool:
-    return any(character.isalnum() for character in text)
+    return any(map(str.isalnum, text))
 
 
 def _mark_kept(options: TextOptions, source: str, text: CodedText) -> CodedText:

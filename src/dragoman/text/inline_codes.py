@@ -110,8 +110,7 @@ class CodedText:
     @property
     def has_codes(self) -> bool:
         """Return whether there is a tag or a placeholder."""
-        is_text = len(self.parts) == 1 and isinstance(self.parts[0], str)  # so are most, and this is fast
-        return not is_text and any(not isinstance(part, str) for part in self.parts)
+        return any([not isinstance(part, str) for part in self.parts])  # a list is faster than a generator
 
     @property
     def has_text(self) -> bool:
@@ -129,7 +128,7 @@ class CodedText:
 
     def write(self) -> str:
         """Return the text with its markup."""
-        return "".join(write_parts(self.parts, is_escaped=self.is_escaped))
+        return write_parts(self.parts, is_escaped=self.is_escaped)
 
 
 def iter_leaves(parts: Sequence[Part]) -> Iterator[str | Point]:
@@ -151,17 +150,17 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def write_parts(parts: Sequence[Part], *, is_escaped: bool) -> Iterator[str]:
-    """Yield the markup of parts, in order."""
+def write_parts(parts: Sequence[Part], *, is_escaped: bool) -> str:
+    """Return the markup of parts."""
+    output: list[str] = []
     for part in parts:
         if isinstance(part, str):
-            yield escape(part) if is_escaped else part
+            output.append(escape(part) if is_escaped else part)
         elif isinstance(part, Point):
-            yield part.markup
+            output.append(part.markup)
         else:
-            yield part.start_tag
-            yield from write_parts(part.parts, is_escaped=is_escaped)
-            yield part.end_tag
+            output += part.start_tag, write_parts(part.parts, is_escaped=is_escaped), part.end_tag
+    return "".join(output)
 
 
 def list_markup(parts: Sequence[Part]) -> list[str]:
@@ -445,11 +444,11 @@ class CleanText(NamedTuple):
     slots: tuple[Slot, ...]
 
 
-def _get_edge(parts: Sequence[Part], place: Literal[0, -1]) -> str:
-    """Return the first (0) or last (-1) character of parts, also of elements in them; empty if a point is there."""
-    while parts and isinstance(part := parts[place], Element):
-        parts = part.parts
-    return part[place] if parts and isinstance(part, str) and part else ""
+def _get_edge(part: Part, place: Literal[0, -1]) -> str:
+    """Return the first (0) or last (-1) character of a part, also of one in an element; empty if a point is there."""
+    while isinstance(part, Element):
+        part = part.parts[place] if part.parts else ""
+    return part[place] if part and isinstance(part, str) else ""
 
 
 class _CleanTextBuilder:
@@ -468,8 +467,8 @@ class _CleanTextBuilder:
             if isinstance(part, str):
                 self._add_text(part)
                 continue
-            before = _get_edge(parts[max(index - 1, 0) : index], -1)
-            after = _get_edge(parts[index + 1 : index + 2], 0)
+            before = _get_edge(parts[index - 1], -1) if index else ""
+            after = _get_edge(parts[index + 1], 0) if index + 1 < len(parts) else ""
             if isinstance(part, Point):
                 slots.append(Slot(part, self.length, self.length, before=before, after=after))
                 if part.is_space and self.last and not self.last.isspace():

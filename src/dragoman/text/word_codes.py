@@ -96,7 +96,7 @@ def _mark_parts(parts: Sequence[Part], *, is_escaped: bool) -> tuple[Part, ...]:
             name = _TAG_NAME.match(part.start_tag)
             text = _get_text(part.parts)
             if name and is_note_mark(name[1].lower(), part.start_tag, text):
-                output.append(Point("".join(write_parts((part,), is_escaped=is_escaped))))
+                output.append(Point(write_parts((part,), is_escaped=is_escaped)))
                 continue
             before = output[-1] if output else ""
             if name and name[1].lower() == "sup" and isinstance(before, str) and is_ordinal(before, text):
