@@ -15,6 +15,17 @@ from dragoman.documents.heading_anchors import list_anchors
 
 # Pages in which words in capital letters, and no others, are texts.
 PAGES = {
+    "VitePress, mkdocstrings": """\
+<<< @/kept/a.js#part{1}
+
+<template #kept>WORDS</template> IN *EMPHASIS*{: .kept}, $`a`$ MATH
+
+::: kept.module
+    options:
+      kept: true
+
+TEXT
+""",
     "GitHub": """\
 > [!WARNING]
 > KEEP THE *DOOR* CLOSED.

@@ -62,6 +62,7 @@ _BRACKET = re.compile(r"[\[\]]")
 _AUTOLINK = re.compile(r"<[^<>\s]*>")
 _ANCHORS_BEFORE = re.compile(r"(?:<a (?:id|name)=\"[^\"<>\n]*\"></a>)+(?=\S)")
 _ATTRIBUTES_AFTER = re.compile(r"[ \t]*\{[#.:][^{}\n]*\}$")
+_GLUED_ATTRIBUTES = re.compile(r"\{[ \t]*(?:[:#.]|[\w-]+=)")
 _OWN_ANCHOR = re.compile(r"\{#|\sid=|<a\s")
 _SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
 _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
@@ -575,7 +576,9 @@ class _InlineReader:
                     self._add_point_to(self._find_code_end(len(token.markup)))
                 case "html_inline" | "dialect_code":
                     self._expect(token.content)
-                    if self._is_in_type(token.content):
+                    if self._output and _GLUED_ATTRIBUTES.match(token.content) and self._output[-1].startswith(("</g", "<x")):
+                        self._extend(self._output[-1], token.content)
+                    elif self._is_in_type(token.content):
                         self._read_text(token.content)
                     else:
                         kind = "br" if _HTML_BREAK.fullmatch(token.content) else "x"
@@ -683,6 +686,13 @@ class _InlineReader:
             else:
                 self._read_soft_break()
         self._close(end[0])
+
+    def _extend(self, tag: str, markup: str) -> None:
+        """Let attributes belong to the code before them."""
+        for codes in (self.codes, self.full_ends):
+            if tag in codes:
+                codes[tag] += markup
+        self._position += len(markup)
 
     def _read_soft_break(self) -> None:
         self._position = self._match(_SOFT_BREAK).end()

@@ -32,9 +32,9 @@ for _ in range(4):
 _PROPERTIES = r"""(?:[^<>{}"']++|"[^"]*+"|'[^']*+'){0,60}+"""
 _COMPONENT = (
     rf"<(?:/?[A-Z][\w.]{{0,80}}+(?=[\s/>])(?:{_PROPERTIES}{_BRACES}){{0,60}}+{_PROPERTIES}|/?"
-    rf"|[a-z][\w-]{{0,80}}+(?=\s)(?:{_PROPERTIES}{_BRACES}){{1,60}}+{_PROPERTIES})>"
+    rf"|[a-z][\w-]{{0,80}}+(?=\s)(?:(?:{_PROPERTIES}{_BRACES}){{1,60}}+|\s++[#@][a-z]){_PROPERTIES})>"
 )
-"""Tag of MDX: of a component, of a fragment, or with an expression."""
+"""Tag of MDX or Vue: of a component, of a fragment, with an expression, or with a slot or an event."""
 
 # Lines that are structure as a whole.
 _KEPT_LINE = re.compile(
@@ -52,6 +52,9 @@ _TITLED_LINES = (
     (re.compile(r"\*\[[^\[\]]++\]:[ \t]*+"), " "),
     (re.compile(r"\[![\w-]++(?:\|[^\]\n]*+)?\][+-]?[ \t]*+"), " "),
 )
+# An object that mkdocstrings describes, and the first of its options.
+_DESCRIBED = re.compile(r":::[ \t]++[A-Za-z_][\w.:/-]*+")
+_OPTION_KEY = re.compile(r"[a-z_]++:(?:\s|$)")
 _OPTION_LINE = re.compile(r":[\w-]+:(?:[ \t].*)?$")
 # Blocks that are kept from the first sign to the second, which ends a line.
 _KEPT_BLOCKS = (
@@ -93,7 +96,8 @@ _LETTERED_ITEM = re.compile(
 # Codes within a text, by their first character.
 _CODES = {
     "$": re.compile(
-        rf"\$\$(?:[^$\n]|\n(?!\n)){{1,{MAX_CODE}}}\$\$|\$(?![\s$])(?:[^$\n\\`]|\\.){{1,{MAX_CODE}}}(?<!\s)\$(?![\w$])",
+        rf"\$\$(?:[^$\n]|\n(?!\n)){{1,{MAX_CODE}}}\$\$|\$(?![\s$])(?:[^$\n\\`]|\\.){{1,{MAX_CODE}}}(?<!\s)\$(?![\w$])"
+        rf"|\$`[^`\n]{{1,{MAX_CODE}}}`\$(?![\w$])",
         re.DOTALL,
     ),
     "{": re.compile(
@@ -258,12 +262,20 @@ def _read_line(state: StateBlock, start_line: int, end_line: int, silent: bool) 
         return False
     if fence := _PROSE_FENCE.match(line):
         return _read_prose_fence(state, start_line, end_line, fence, silent)
+    if line.startswith("<<< "):  # VitePress takes the code of a file
+        return _keep(state, start_line + 1, silent)
     if line[0] == "<":
         return _read_component(state, start_line, end_line, silent)
     if _KEPT_LINE.fullmatch(line):
         if line[0] == "%" and not start_line and not silent:  # the title of Pandoc
             _add_text(state, start_line, line[1:])
         return _keep(state, start_line + 1, silent)
+    last = start_line + 1
+    if _DESCRIBED.fullmatch(line) and last < end_line and _OPTION_KEY.match(_get_line(state, last)):
+        while last < end_line and state.sCount[last] >= state.blkIndent + 4:
+            last += 1
+        if last > start_line + 1:
+            return _keep(state, last, silent)
     for start, end in _TITLED_LINES:
         if (match := start.match(line)) is None:
             continue
