@@ -23,7 +23,6 @@ from dragoman.data.dataloader import BatchStream, translate_worker_errors
 from dragoman.data.prepare import PreparedData
 from dragoman.errors import InterruptedRun, OutOfMemoryError, OutputError, RankZeroError, RunError, WorkerLostError
 from dragoman.evaluation.metrics import compute_perplexity
-from dragoman.runtime.malloc import trim_malloc
 from dragoman.runtime.progress import RecentRate
 from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState
 from dragoman.training.checkpoints.checkpointer import Checkpointer, find_latest_on_all_ranks
@@ -53,8 +52,6 @@ from dragoman.training.train_step import TrainStep
 MAX_ROLLBACKS = 3
 # The time left is computed from the pace of the last minutes of training steps.
 PACE_WINDOW_SECONDS = 300.0
-TRIM_SECONDS = 60.0
-"""Time after which freed memory returns to the system. Batches have many shapes, so blocks stay that no later one fits in."""
 
 
 class Trainer:
@@ -96,7 +93,6 @@ class Trainer:
         self.pace = RecentRate(window_seconds=PACE_WINDOW_SECONDS, clock=lambda: 60.0 * self.state.minutes)
         self.peak_flops: float | None = None
         self._is_divergence_reported = False
-        self._trim_time = time.monotonic() + TRIM_SECONDS
         self._skipped_logged = trainer_state.skipped_steps
         self._infeasible_logged = trainer_state.infeasible_pairs
         # The sum is in float64, so it does not depend on the order of the steps.
@@ -348,9 +344,6 @@ class Trainer:
             )
         self._nll_since_log.zero_()
         self._tokens_since_log.zero_()
-        if time.monotonic() > self._trim_time:
-            trim_malloc()
-            self._trim_time = time.monotonic() + TRIM_SECONDS
         self.throughput.reset()
 
     def _estimate_minutes_left(self) -> float:
