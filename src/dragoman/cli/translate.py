@@ -365,14 +365,12 @@ def _iter_sentences(
     glossary: Glossary | None,
     options: dict[str, Any],
 ) -> Iterator[TranslatedLine]:
-    from dragoman.inference.faulty_lines import join_segments
-
     for lines in windows:
         results = translator.translate_texts(lines, glossary=glossary, **options)
         on_progress(len(lines))
         for line, result in zip(lines, results, strict=True):
             terms = None if glossary is None else [use for segment in result.segments for use in segment.terms]
-            yield line, join_segments(line, result), terms
+            yield line, result.to_line(), terms
 
 
 def _check_constraint_count(path: Path | None, num_constraints: int, num_lines: int) -> None:

@@ -199,8 +199,7 @@ class FileTranslator:
             self.options.glossary,
             terms,
             num_kept,
-            sum(result.origin != "file" and get_state(result, options) == "fuzzy" for result in result.results if result.text)
-            * document.is_bilingual,
+            sum(get_state(item, options) == "fuzzy" for item in result.results if item.text) if document.is_bilingual else 0,
             earlier.unused,
             document.skipped,
         )

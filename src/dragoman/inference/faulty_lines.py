@@ -10,13 +10,11 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
+from dragoman.inference.translation_result import Translation
 from dragoman.text.currency_signs import loses_currency
 
 if TYPE_CHECKING:
     from dragoman.inference.translator import Translator
-    from dragoman.inference.whole_texts import TextTranslation
-    from dragoman.tasks.translation_status import TranslationStatus
 
 _LOST = frozenset(("numbers", "urls", "emails"))
 _INCOMPLETE: frozenset[str] = frozenset(("empty", "short", "truncated"))
@@ -42,20 +40,11 @@ def translate_faulty_lines(
     if faults:
         texts = translator.translate_texts([lines[index] for index in faults], **decoding)
         for (index, losses), text in zip(faults.items(), texts, strict=True):
-            result = join_segments(lines[index], text)
+            result = text.to_line()
             num_faults = len(_find_faults(lines[index], result, target_language))
             if num_faults < len(losses) or num_faults == 0:
                 better[index] = result
     return better
-
-
-def join_segments(line: str, text: TextTranslation) -> Translation:
-    """Return the translation of a line that was translated as a whole text, with the worst status of its segments."""
-    translations = [segment.translation for segment in text.segments if segment.translation is not None]
-    status: TranslationStatus = "ok" if line.strip() else "empty"
-    if translations:
-        status = min((translation.status for translation in translations), key=STATUSES_WORST_FIRST.index)
-    return Translation(text.text, sum(translation.score for translation in translations), status=status)
 
 
 def _find_faults(line: str, result: Translation, target_language: str) -> set[str]:

@@ -94,6 +94,14 @@ class TextTranslation:
         """Worst status of the segments; "ok" for a text without segments."""
         return min((segment.status for segment in self.segments), key=_SEGMENT_STATUSES_WORST_FIRST.index, default="ok")
 
+    def to_line(self) -> Translation:
+        """Return the text as the translation of a line, with the sum of the scores and the worst status of its segments."""
+        translations = [segment.translation for segment in self.segments if segment.translation is not None]
+        status: TranslationStatus = "ok" if self.text.strip() else "empty"
+        if translations:
+            status = min((translation.status for translation in translations), key=STATUSES_WORST_FIRST.index)
+        return Translation(self.text, sum(translation.score for translation in translations), status=status)
+
 
 PhraseGroups = tuple[tuple[str, ...], ...]
 """Groups of phrases; a translation contains one phrase of each group."""
