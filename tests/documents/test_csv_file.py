@@ -44,7 +44,7 @@ def test_first_line_tells_the_delimiter(delimiter: str) -> None:
     content = f"a{delimiter}b\nOne, two; three{delimiter}x\n".replace(", ", " " if delimiter == "," else ", ")
     content = content.replace("; ", " " if delimiter == ";" else "; ")
     document = parse_csv(content.encode())
-    assert [unit.key for unit in document.units] == ["a.1", "b.One two; three" if delimiter == "," else document.units[1].key]
+    assert [unit.key for unit in document.units] == ["a.1", "b.1"]
     assert parse_csv(f"sep={delimiter}\n{content}".encode()).units == document.units
     if delimiter == "\t":
         assert parse_tsv(content.encode()).units == document.units

@@ -11,7 +11,7 @@ from document_checks import OPTIONS, make_stub
 
 from dragoman.documents.command import translate_file
 from dragoman.documents.document import Document, UnitTranslation, write_document
-from dragoman.documents.earlier_output import match_texts
+from dragoman.documents.earlier_output import keep_values, match_texts
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import DocumentOptions, translate_document
 from dragoman.errors import DataError
@@ -25,6 +25,8 @@ DOCX = make_docx(
     f"<w:p {W}><w:r><w:t>The last paragraph</w:t></w:r></w:p>"
 )
 WORDS = "The first text"
+CUES = "".join(f"1\n00:00:0{{{n}}},000 --> 00:00:0{{{n}}},900\n{{{n + 1}}}.\n\n" for n in (0, 2))
+ARRAY = '<resources><string-array name="a">{}</string-array></resources>'
 
 
 def read(name: str, content: str | bytes) -> Document:
@@ -45,7 +47,7 @@ def test_second_run_keeps_what_a_human_wrote(subtests: pytest.Subtests) -> None:
             translations = {unit.id: UnitTranslation(unit.source.replace("The", "Der")) for unit in document.units}
             output = write_document(document, translations, "de")
             earlier = match_texts(document, read(name, output))
-            assert set(earlier.texts) == {unit.id for unit in document.units}
+            assert set(earlier.texts) >= {unit.id for unit in document.units}
             assert not earlier.unused
             result = translate_document(document, get_parser(name), stub, OPTIONS, earlier=earlier.texts)
             assert {unit.origin for unit in result.results} == {"file"}
@@ -65,8 +67,10 @@ def test_formats_that_changed_places_stay_with_their_words() -> None:
 
 
 def translate_again(name: str, source: str, output: str, original: str | None = None, scope: str = "empty") -> str:
-    document, parsed = read(name, source), None if original is None else read(name, original)
-    earlier = match_texts(document, read(name, output), parsed)
+    parse, other = get_parser(name), read(name, output)
+    parsed = None if original is None else keep_values(read(name, original), parse, other)
+    document = keep_values(read(name, source), parse, other, None if original is None else read(name, original))
+    earlier = match_texts(document, other, parsed)
     options = DocumentOptions("en", "de", scope)  # type: ignore[arg-type]
     return translate_document(document, get_parser(name), stub, options, earlier=earlier.texts).content.decode()
 
@@ -94,6 +98,63 @@ def test_paragraphs_are_kept_by_their_source_if_the_original_is_known() -> None:
     original, source = "One text.\n\nTwo texts.\n", "A new text.\n\nTwo texts.\n\nOne text.\n"
     written = translate_again("a.md", source, "Ein Text.\n\nZwei Texte.\n", original)
     assert written == "T(A new text.)\n\nZwei Texte.\n\nEin Text.\n"
+
+
+@pytest.mark.parametrize(("name", "source", "output"), [
+    ("a.json", '{"a": "The text", "n": 5, "t": true, "z": null, "e": "", "l": [1, 2], "s": "Text", "u": "https://a.org/en"}',
+     '{"a": "Der", "n": 7, "t": "ja", "z": 4, "e": "neu", "l": [1, 3], "s": false, "u": "https://a.org/de"}'),
+    ("a.yml", "en:\n  a: The text\n  n: 5\n  t: true\n  e:\n  o: no\n", "de:\n  a: Der\n  n: 7\n  t: ja\n  e: neu\n  o: yes\n"),
+    ("a.properties", "a = The text\nn = 5\ne =\n", "a = Der\nn = 7\ne =neu\n"),
+    ("a.strings", '"a" = "The text";\n"e" = "";\n', '"a" = "Der";\n"e" = "neu";\n'),
+    ("a.csv", "key,en,de\na,The text,\nb,Two,Zwei\n", "key,en,de\na,Der,Er\nb,Zwei,Zwo\n"),
+    ("a.srt", CUES.format(1, "One", 3, "Two"), CUES.format(1, "Eins", 3, "Zwei").replace(",900", ",800")),
+])  # fmt: skip
+def test_values_of_a_human_stay(name: str, source: str, output: str) -> None:
+    """They are numbers, truth values, empty texts and times, also where a human has written another type."""
+    assert translate_again(name, source, output) == output
+
+
+def test_values_that_changed_in_the_source_are_taken() -> None:
+    original, source = '{"a": "Text", "n": 1, "m": 1, "l": [1]}', '{"a": "Text", "n": 2, "m": 1, "l": [1, 2]}'
+    written = translate_again("a.json", source, '{"a": "Wort", "n": 1, "m": 3, "l": [5]}', original)
+    assert written == '{"a": "Wort", "n": 2, "m": 3, "l": [1, 2]}'
+
+
+def test_rows_are_found_by_cells_that_stay() -> None:
+    """The first column has other names in the translation, so the second one tells which row is which."""
+    source, output = "name,n\nApple,1\nNew,3\nPlum,2\n", "name,n\nApfel,1\nPflaume,2\n"
+    assert translate_again("a.csv", source, output) == "name,n\nApfel,1\nT(New),3\nPflaume,2\n"
+    without_number = (table.replace(",1", ",same").replace(",2", ",same").replace(",3", ",same") for table in (source, output))
+    with raises_code("length-mismatch"):
+        translate_again("a.csv", *without_number)
+
+
+def test_new_cues_are_found_by_their_times() -> None:
+    output = CUES.format(1, "Eins", 5, "Zwei")
+    written = translate_again("a.srt", CUES.format(1, "One", 3, "New") + CUES.format(5, "Two", 7, "More"), output)
+    assert written == CUES.format(1, "Eins", 3, "T(New.)").replace(").", ")") + CUES.format(5, "Zwei", 7, "T(More.)").replace(
+        ").", ")"
+    )
+
+
+def test_equal_keys_keep_their_places() -> None:
+    assert translate_again("a.json", '{"a": "One", "a": "Two"}', '{"a": "Eins", "a": "Zwei"}') == '{"a": "Eins", "a": "Zwei"}'
+
+
+@pytest.mark.parametrize(("name", "source", "output"), [
+    ("a.md", "In 1990.\n\nBerlin is old.\n\nLast.\n", "Berlin ist alt.\n\nIm Jahr 1990.\n\nEnde.\n"),
+    ("a.json", '["In 1990", "In 2000"]', '["Im Jahr 2000", "Im Jahr 1990"]'),
+    ("a.srt", CUES.format(1, "One", 3, "New"), CUES.format(1, "Eins", 5, "Zwei")),
+    ("a.xml", ARRAY.format("<item>One</item><item>New</item>"), ARRAY.format("<item>Eins</item>")),
+])  # fmt: skip
+def test_texts_that_changed_places_are_refused(name: str, source: str, output: str) -> None:
+    with raises_code("length-mismatch"):
+        translate_again(name, source, output)
+
+
+def test_numbers_that_a_human_writes_as_words_stay_in_place() -> None:
+    output = "Ein Text\n\n- fünf\n- 5\n- 6\n"
+    assert translate_again("a.md", "One text\n\n- 5\n- five\n- 6\n", output) == output
 
 
 @pytest.mark.parametrize(("name", "source", "output"), [

@@ -2,20 +2,21 @@
 
 Between tabs, a cell that only begins with a word in quotation marks is text as it stands.
 
-A cell has the key `COLUMN.ROW`, in which the row is the first cell of the line, or its number if first cells are no names.
+A cell has the key `COLUMN.ROW`. The row is a cell of the line, if all cells of its column differ and stay, else its number.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import compress
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.reading import check_goes_on, check_lines, check_texts, join_keys
 from dragoman.errors import DataError
+from dragoman.text.no_language import is_data
 
 _DELIMITERS = ",;\t|"
 _STATEMENT = re.compile(r"sep=([,;\t|])\r?\n")
@@ -64,6 +65,7 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
     if not any(cell.text.strip() for cell in header):
         raise DataError("the first line has no names of columns", code="invalid-format")
     num_rows = 0
+    blanks: list[tuple[int, int, _Cell]] = []
     cells: list[tuple[int, int, _Cell]] = []  # those with a text, each behind the numbers of its row and column
     for num_rows, row in enumerate(rows, start=1):
         check_lines(num_rows, len(text.text))
@@ -71,19 +73,20 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
             if cell.text.strip():
                 cells.append((num_rows, column, cell))
                 check_texts(len(cells), len(text.content))
-    names = {number: cell.text for number, column, cell in cells if not column}
-    has_names = len(header) > 1 and len(set(names.values())) == num_rows
+            elif column < len(header):
+                blanks.append((num_rows, column, cell))
     key_columns = {column for column, cell in enumerate(header) if cell.text.strip().lower().replace("_", " ") in _KEY_COLUMNS}
     languages = {
         column: cell.text for column, cell in enumerate(header) if column not in key_columns and _LANGUAGE.fullmatch(cell.text)
     }
     if len(languages) == 1:
         languages.clear()
+    names = _find_names(cells, key_columns, len(header), num_rows)
     units: list[Unit] = []
     places: dict[str, _Cell] = {}
     for number, column, cell in cells:
         name = header[column].text if column < len(header) else str(column + 1)
-        key = join_keys((name, names[number] if has_names and column else str(number)))
+        key = join_keys((name, names.get(number, str(number))))
         unit = Unit(f"{number}.{column + 1}", cell.text, context=key, key=key, language=languages.get(column, ""))
         units.append(unit)
         places[unit.id] = cell
@@ -95,6 +98,11 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
             new = '"' + new.replace('"', '""') + '"'
         return [text.make_edit(cell.start, cell.end, new)]
 
+    def find_values() -> dict[str, Edit]:
+        places = blanks if names else ()
+        keyed = ((join_keys((header[column].text, names[number])), cell) for number, column, cell in places)
+        return {key: text.make_edit(cell.start, cell.end, text.text[cell.start : cell.end]) for key, cell in keyed}
+
     kept = [column in key_columns or _FORMULA.match(cell.text) is not None for _, column, cell in cells]
     texts, others = divide_units(unit for unit, is_kept in zip(units, kept, strict=True) if not is_kept)
     return Document(
@@ -102,8 +110,25 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
         texts,
         "csv",
         make_edits,
-        other_units=[*others, *(replace(unit, key="") for unit in compress(units, kept))],
+        other_units=[*others, *compress(units, kept)],
+        has_numbered_keys=not names,
+        find_values=find_values,
     )
+
+
+def _find_names(
+    cells: Sequence[tuple[int, int, _Cell]], key_columns: Collection[int], num_columns: int, num_rows: int
+) -> dict[int, str]:
+    """Return the name of each row, which a translation keeps; none if no column has names."""
+    for column in range(num_columns if num_columns > 1 else 0):
+        names = {number: cell.text for number, place, cell in cells if place == column}
+        if len(set(names.values())) == num_rows and (column in key_columns or all(map(_stays, names.values()))):
+            return names
+    return {}
+
+
+def _stays(text: str) -> bool:
+    return not any(map(str.isalpha, text)) or is_data(text)
 
 
 def _is_literal(cell: _Cell, new: str, delimiter: str) -> bool:

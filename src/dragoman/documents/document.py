@@ -208,6 +208,10 @@ class Document:
         boundaries: which line breaks end a text, as `recorded_boundaries` gives it
         keep_anchors: procedure that keeps the anchors of headings that other pages link to; and whether the page is one of Hugo
         convert: function that returns the same document in UTF-8, for formats that state their encoding; None for all others
+        find_values: function that returns the values that are no units, such as numbers and empty texts, by their keys; each as
+            an edit that changes nothing
+        times: seconds at which each subtitle begins and ends, by the ids of units
+        has_numbered_keys: the keys count places, so they name no text
     """
 
     content: bytes
@@ -230,6 +234,9 @@ class Document:
     boundaries: Sequence[bytes] = field(default=(), repr=False)
     keep_anchors: Callable[[Collection[str], bool], None] = field(default=keep_no_anchors, repr=False)
     convert: Callable[[], Document] | None = field(default=None, repr=False)
+    find_values: Callable[[], Mapping[str, Edit]] = field(default=dict, repr=False)
+    times: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False)
+    has_numbered_keys: bool = False
 
     @property
     def is_bilingual(self) -> bool:

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 
-from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation, list_all_units, write_document
+from dragoman.documents.document import (
+    Document,
+    Edit,
+    Unit,
+    UnitState,
+    UnitTranslation,
+    apply_edits,
+    list_all_units,
+    write_document,
+)
 from dragoman.errors import DataError
 
 MAX_RENUMBERED = 5
@@ -22,7 +31,11 @@ _TAG = re.compile(r"<[gx][0-9]+/?>")
 _LINE_STARTS = re.compile(rb"\n([ \t>]*)")
 _ANY_TAG = re.compile(r"</?[a-z]+[0-9]+/?>")
 _ANCHOR = re.compile(rb'^<a id="|\{#[^{}]*\}$')
-_ITEM = re.compile(r"(?:^|(?<=\.))(0|[1-9][0-9]{0,5})(?=\.|$)")
+_ITEM = re.compile(r"(?:^|(?<=[./]))(0|[1-9][0-9]{0,5})(?=[./]|$)")
+_DIGITS = re.compile("[0-9]+")
+_NAME = re.compile(r"[^\W\d_]*+\d[\w.]*+|[A-Z]\w{2,}")
+_BLANKS = frozenset((b"", b'""', b"''", b"null", b"Null", b"NULL", b"~"))
+"""Values that state no text, so that the source's own one is taken."""
 _NUMBERED_TAG = re.compile(r"(?<=<g)[0-9]+(?=>)|(?<=</g)[0-9]+(?=>)|(?<=<x)[0-9]+(?=/>)")
 
 
@@ -56,6 +69,41 @@ class EarlierTexts:
         return replace(document, make_edits=make_edits) if self.contents else document
 
 
+def keep_values(
+    document: Document, parse: Callable[[bytes], Document], output: Document, original: Document | None = None
+) -> Document:
+    """Return a document with the values of an output that are no texts, such as numbers, or that its source leaves empty.
+
+    original: earlier version of the document; its values are no human's, and what has changed since is the document's
+
+    Raises DataError for an output with cues at other times.
+    """
+    _check_times(original or document, output)
+    sides = [document, output, *([original] if original else [])]
+    values = [{_get_key(side, key): edit for key, edit in side.find_values().items()} for side in sides]
+    names = values[0].keys() | values[1].keys()
+    if not names:
+        return document
+    for side, places in zip(sides, values, strict=True):
+        for unit in list_all_units(side):
+            if (name := _get_key(side, unit.key)) in names:
+                places[name] = side.make_edits(unit, UnitTranslation(unit.source))[0]
+    other_lists = {name for name, *_ in _find_other_lists(*values[:2])}
+    edits = [
+        replace(edit, content=b" " + content if document.content.endswith(b":", 0, edit.end) else content)
+        for name, edit in values[0].items()
+        if name in values[1]
+        and (content := values[1][name].content) not in (edit.content, *_BLANKS)
+        and (original is None or name not in values[2] or content != values[2][name].content == edit.content)
+        and not any(name[: match.start()] in other_lists for match in _ITEM.finditer(name))
+    ]
+    try:
+        merged = parse(apply_edits(document.content, edits)) if edits else document
+    except DataError:  # a human has changed more than the value
+        return document
+    return replace(merged, boundaries=document.boundaries)
+
+
 def match_texts(document: Document, output: Document, original: Document | None = None) -> EarlierTexts:
     """Return the texts of an output that are translations of units of a document of one language.
 
@@ -69,7 +117,8 @@ def match_texts(document: Document, output: Document, original: Document | None 
     """
     hides_codes = document.format in _FORMATS_WITH_HIDDEN_CODES and _is_utf8(document.content) and _is_utf8(output.content)
     pairs = pair_units(original or document, output)
-    by_key = {get_key(original or document, pair[0]): pair for pair in pairs if pair[0].key}
+    original_names, names = _name_units(original or document), _name_units(document)
+    by_key = {original_names[pair[0].id]: pair for pair in pairs if pair[0].id in original_names}
     by_source: dict[str, list[tuple[Unit, Unit]]] = {}
     for source_unit, other in pairs:
         by_source.setdefault(source_unit.source, []).append((source_unit, other))
@@ -77,9 +126,9 @@ def match_texts(document: Document, output: Document, original: Document | None 
     is_keyed = has_keys(document)
     texts: dict[str, str] = {}
     contents: dict[str, bytes] = {}
-    units = list_all_units(document)
+    units = _list_in_order(document)
     for unit in units:
-        pair = by_key.get(get_key(document, unit))
+        pair = by_key.get(names.get(unit.id, ""))
         if (pair is None or pair[0].source != unit.source) and (original is not None or not is_keyed):
             # Of equal sources, each has the translation of its own place.
             others = by_source.get(unit.source, [])
@@ -93,8 +142,8 @@ def match_texts(document: Document, output: Document, original: Document | None 
                 edits = output.make_edits(pair[1], UnitTranslation(pair[1].source))
                 contents[unit.id] = b"".join(output.content[edit.start : edit.end] for edit in edits)
     if is_keyed:
-        keys = {get_key(document, unit) for unit in units}
-        unused = [unit.key for unit in output.units if get_key(output, unit) not in keys]
+        keys = {_get_key(document, unit.key) for unit in units}
+        unused = [unit.key for unit in output.units if _get_key(output, unit.key) not in keys]
     else:
         sources = {unit.source for unit in units}
         unused = [unit.source for unit, _ in pairs if unit.source not in sources]
@@ -152,59 +201,109 @@ def pair_units(original: Document, output: Document) -> list[tuple[Unit, Unit]]:
 
     Units without language are among them. Raises DataError if neither keys nor places belong together.
     """
+    units, others = _list_in_order(original), _list_in_order(output)
     if has_keys(original) and has_keys(output):
-        _check_lists(original, output)
-        others = _index_by_key(output)
-        return [(unit, others[key]) for key, unit in _index_by_key(original).items() if key in others]
-    units, all_others = list_all_units(original), list_all_units(output)
-    if len(units) != len(all_others):
+        names, other_names = _name_units(original), _name_units(output)
+        for name, num_items, num_others in _find_other_lists(names.values(), other_names.values()):
+            raise DataError(
+                f"has {num_others:,} items in the list {name!r}, and the file that it is a translation of has "
+                f"{num_items:,}, so nobody can tell which is which",
+                code="length-mismatch",
+            )
+        by_name = {other_names[unit.id]: unit for unit in others if unit.id in other_names}
+        pairs = [(unit, by_name[name]) for unit in units if (name := names.get(unit.id, "")) in by_name]
+        _check_order([(unit, other) for unit, other in pairs if _ITEM.search(unit.key)])
+        return pairs
+    if len(units) != len(others):
+        by_time = {output.times[other.id]: other for other in others if other.id in output.times}
+        times = {unit.id: original.times[unit.id] for unit in units if unit.id in original.times}
+        if len(by_time) == len(others) and len(set(times.values())) == len(units) and by_time.keys() <= set(times.values()):
+            return [(unit, by_time[times[unit.id]]) for unit in units if times[unit.id] in by_time]
         raise DataError(
-            f"it has {len(all_others):,} texts, and the file that it is a translation of has {len(units):,}, so nobody can "
+            f"it has {len(others):,} texts, and the file that it is a translation of has {len(units):,}, so nobody can "
             "tell which is which",
             code="length-mismatch",
         )
-    return list(zip(units, all_others, strict=True))
+    pairs = list(zip(units, others, strict=True))
+    if not original.sentence_groups:  # whose numbers may go into the next text
+        _check_order(pairs)
+    return pairs
 
 
-def _check_lists(original: Document, output: Document) -> None:
-    """Raise DataError if a list has other items than in the output, because the key of an item is its place."""
-    sides = [_find_lists(document) for document in (original, output)]
-    for key in sides[0].keys() & sides[1].keys():
-        numbers, others = (side[key] for side in sides)
-        if len(numbers) != len(others) and all(sorted(side) == list(range(len(side))) for side in (numbers, others)):
+def _check_times(document: Document, output: Document) -> None:
+    """Raise DataError if cues in the same places are shown at different times, so that they are others."""
+    sides = [[side.times[unit.id] for unit in _list_in_order(side)] for side in (document, output) if side.times]
+    if len(sides) == 2 and len(sides[0]) == len(sides[1]):
+        for (begin, end), (other_begin, other_end) in zip(*sides, strict=True):
+            if begin != other_begin and (end <= other_begin or other_end <= begin):
+                raise DataError(
+                    f"it has a subtitle at {other_begin:.3f} s where the file that it is a translation of has one at "
+                    f"{begin:.3f} s, so nobody can tell which is which",
+                    code="length-mismatch",
+                )
+
+
+def _list_in_order(document: Document) -> list[Unit]:
+    """Return all units in an order that does not depend on which of them hold language."""
+    return sorted(list_all_units(document), key=lambda unit: _DIGITS.sub(lambda match: match[0].zfill(9), unit.id))
+
+
+def _check_order(pairs: Sequence[tuple[Unit, Unit]]) -> None:
+    """Raise DataError if numbers and names that only one text of each side has say that texts have changed places."""
+    places: list[dict[str, int]] = [{}, {}]
+    for number, pair in enumerate(pairs):
+        for unit, side in zip(pair, places, strict=True):
+            for name in set(_NAME.findall(_ANY_TAG.sub(" ", unit.source))):
+                side[name] = -1 if name in side else number
+    moves: dict[int, set[int]] = {}
+    for name in places[0].keys() & places[1].keys():
+        if min(number := places[0][name], goal := places[1][name]) >= 0:
+            moves.setdefault(number, set()).add(goal)
+    moved = {number: goals for number, goals in moves.items() if number not in goals}
+    for number, goals in moved.items():
+        if goals & moved.keys():
             raise DataError(
-                f"has {len(others):,} items in the list {key!r}, and the file that it is a translation of has "
-                f"{len(numbers):,}, so nobody can tell which is which",
+                f"its texts have another order than those of the file that it is a translation of, such as "
+                f"{pairs[number][0].source[:40]!r}",
                 code="length-mismatch",
             )
 
 
-def _find_lists(document: Document) -> dict[str, set[int]]:
-    """Return the numbers of the items of each list, by the key of the list."""
-    lists: dict[str, set[int]] = {}
-    for unit in list_all_units(document):
-        key = get_key(document, unit)
-        for match in _ITEM.finditer(key):
-            lists.setdefault(key[: match.start()], set()).add(int(match[1]))
-    return lists
+def _find_other_lists(keys: Iterable[str], other_keys: Iterable[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield each list with its numbers of items if they differ, because the key of an item is its place."""
+    sides: list[dict[str, set[int]]] = [{}, {}]
+    for side, own_keys in zip(sides, (keys, other_keys), strict=True):
+        for key in own_keys:
+            for match in _ITEM.finditer(key):
+                side.setdefault(key[: match.start()], set()).add(int(match[1]))
+    for name in sides[0].keys() & sides[1].keys():
+        numbers = [side[name] for side in sides]
+        if len(numbers[0]) != len(numbers[1]) and all(sorted(items) == list(range(len(items))) for items in numbers):
+            yield name, len(numbers[0]), len(numbers[1])
 
 
 def has_keys(document: Document) -> bool:
     """Return whether each text has a key that names it."""
-    return all(unit.key for unit in document.units)
+    return not document.has_numbered_keys and all(unit.key for unit in document.units)
 
 
-def _index_by_key(document: Document) -> dict[str, Unit]:
-    """Return the units by their keys. A key that several units have is left out, since it does not tell them apart."""
-    units = list_all_units(document)
-    counts = Counter(unit.key for unit in units)
-    return {get_key(document, unit): unit for unit in units if counts[unit.key] == 1}
+def _name_units(document: Document) -> dict[str, str]:
+    """Return the key of each unit by its id, with its number if several units have the key; empty if keys are places."""
+    if document.has_numbered_keys:
+        return {}
+    names = {unit.id: _get_key(document, unit.key) for unit in _list_in_order(document) if unit.key}
+    counts, numbers = Counter(names.values()), Counter[str]()
+    for name, key in names.items():
+        if counts[key] > 1:
+            numbers[key] += 1
+            names[name] = f"{key}\0{numbers[key]}/{counts[key]}"
+    return names
 
 
-def get_key(document: Document, unit: Unit) -> str:
-    """Return the key of a unit without the language of the document, with which the keys of Rails begin."""
+def _get_key(document: Document, key: str) -> str:
+    """Return a key without the language of the document, with which the keys of Rails begin."""
     language = document.source_language
-    return unit.key.removeprefix(f"{language}.") if language else unit.key
+    return key.removeprefix(f"{language}.") if language else key
 
 
 def _read_text(document: Document, unit: Unit, output: Document, other: Unit) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -90,6 +91,19 @@ def _parse(content: bytes, *, is_json5: bool) -> Document:
             return []
         return [text.make_edit(language.start, language.end, json.dumps(code.replace("-", "_")))]
 
+    def find_values() -> dict[str, Edit]:
+        values: dict[str, Edit] = {}
+
+        def add(path: Path, start: int, end: int) -> None:
+            if text.text[start] not in "{[":
+                values[join_keys(path)] = text.make_edit(start, end, text.text[start:end])
+
+        with suppress(DataError):  # that there are too many
+            for string in read_strings(text.text, is_json5=is_json5, on_other=add):
+                if not text.text[string.start + 1 : string.end - 1].strip():
+                    add(string.path, string.start, string.end)
+        return values
+
     texts, others = divide_units(units)
     return Document(
         content,
@@ -100,6 +114,7 @@ def _parse(content: bytes, *, is_json5: bool) -> Document:
         make_document_edits=make_language_edits,
         make_plural_edits=partial(_make_plural_edits, text, strings, keys),
         other_units=others,
+        find_values=dict if holds_language else find_values,
     )
 
 

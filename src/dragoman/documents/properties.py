@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
@@ -35,6 +36,7 @@ def parse_properties(content: bytes) -> Document:
     text = _decode(content)
     units: list[Unit] = []
     spans: dict[str, tuple[int, int]] = {}
+    blanks: dict[str, tuple[int, int]] = {}
     for number, (key, start, end) in enumerate(_read_properties(text.text)):
         value = _unescape(_CONTINUATION.sub(r"\1", text.text[start:end]))
         if value.strip():
@@ -42,6 +44,8 @@ def parse_properties(content: bytes) -> Document:
             units.append(unit)
             check_texts(len(units), len(content))
             spans[unit.id] = start, end
+        else:
+            blanks[key] = start, end
     is_ascii = text.text.isascii()
 
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
@@ -53,7 +57,8 @@ def parse_properties(content: bytes) -> Document:
     if _has_message_format(units):
         units = [replace(unit, rules=unit.rules.enable("apostrophes")) for unit in units]
     texts, others = divide_units(units)
-    return Document(content, texts, "properties", make_edits, other_units=others)
+    find_values = partial(_find_blanks, text, blanks)
+    return Document(content, texts, "properties", make_edits, other_units=others, find_values=find_values)
 
 
 def _has_message_format(units: Sequence[Unit]) -> bool:
@@ -67,6 +72,7 @@ def parse_strings(content: bytes) -> Document:
     text = decode(content)
     units: list[Unit] = []
     spans: dict[str, tuple[int, int]] = {}
+    blanks: dict[str, tuple[int, int]] = {}
     position = number = 0
     while position < len(text.text):
         match = _APPLE_TOKEN.match(text.text, position)
@@ -82,6 +88,8 @@ def parse_strings(content: bytes) -> Document:
                 units.append(unit)
                 check_texts(len(units), len(content))
                 spans[unit.id] = match.start("value") + 1, match.end("value") - 1
+            else:
+                blanks[match["key"].strip('"')] = match.start("value") + 1, match.end("value") - 1
             number += 1
     if not number:
         raise DataError("the file has no key with a value, so it is no .strings file", code="invalid-format")
@@ -91,7 +99,12 @@ def parse_strings(content: bytes) -> Document:
         return [text.make_edit(*spans[unit.id], written)]
 
     texts, others = divide_units(units)
-    return Document(content, texts, "strings", make_edits, other_units=others)
+    find_values = partial(_find_blanks, text, blanks)
+    return Document(content, texts, "strings", make_edits, other_units=others, find_values=find_values)
+
+
+def _find_blanks(text: EncodedText, spans: Mapping[str, tuple[int, int]]) -> dict[str, Edit]:
+    return {key: text.make_edit(start, end, text.text[start:end]) for key, (start, end) in spans.items()}
 
 
 def _decode(content: bytes) -> EncodedText:

@@ -72,6 +72,7 @@ class Cue:
     begins_at, ends_at: seconds
     is_dialogue: a dash or a name stands before it
     is_timed: the cue has time stamps, so that each of its lines is a text
+    time_span: characters of its line of times; (0, 0) if a line holds more
     track: style of the cue; a sentence does not go on in a cue of another one
     """
 
@@ -82,6 +83,7 @@ class Cue:
     is_dialogue: bool
     is_timed: bool
     track: str = ""
+    time_span: tuple[int, int] = (0, 0)
 
     @property
     def seconds(self) -> float:
@@ -168,6 +170,10 @@ def parse_cues(text: EncodedText, name: str, found_cues: Iterable[Cue]) -> Docum
         """Return the document in UTF-8, for characters that Windows-1252 lacks."""
         return parse_cues(decode(text.content.decode(text.encoding).encode()), name, tuple(cues.values()))
 
+    def find_values() -> dict[str, Edit]:
+        spans = dict.fromkeys(cue.time_span for cue in cues.values() if any(cue.time_span))
+        return {str(number): text.make_edit(*span, text.text[slice(*span)]) for number, span in enumerate(spans)}
+
     with_language, others = divide_units(units)
     return Document(
         text.content,
@@ -179,6 +185,8 @@ def parse_cues(text: EncodedText, name: str, found_cues: Iterable[Cue]) -> Docum
         convert=None if text.encoding != "cp1252" else convert,
         sentence_groups=tuple(_group_cues(with_language, cues)),
         other_units=others,
+        find_values=find_values,
+        times={name: (cue.begins_at, cue.ends_at) for name, cue in cues.items()},
     )
 
 
@@ -199,6 +207,7 @@ def _read_cues(text: str, *, is_vtt: bool) -> Iterator[Cue]:
         if (times := _TIMES.fullmatch(line)) is None:
             continue
         start = position
+        time_span = start - len(line), start - len(line) + len(line.rstrip())
         while number < len(lines) and lines[number].strip(blanks) and not _begins_cue(lines, number):
             position += len(lines[number])
             number += 1
@@ -209,7 +218,7 @@ def _read_cues(text: str, *, is_vtt: bool) -> Iterator[Cue]:
         groups = times.groups()
         is_timed = STAMP.search(text, start, position) is not None
         for first, last, is_dialogue in split_cue(text, start, position):
-            yield Cue(first, last, to_seconds(groups[:4]), to_seconds(groups[4:]), is_dialogue, is_timed)
+            yield Cue(first, last, to_seconds(groups[:4]), to_seconds(groups[4:]), is_dialogue, is_timed, "", time_span)
 
 
 def _is_metadata(text: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from dragoman.documents.document import Document, add_plural_forms
-from dragoman.documents.earlier_output import EarlierTexts, match_texts, merge_translations
+from dragoman.documents.earlier_output import EarlierTexts, keep_values, match_texts, merge_translations
 from dragoman.documents.folder_links import NO_ANCHORS, LinkedAnchors
 from dragoman.documents.formats import get_parser, read_document
 from dragoman.documents.output_names import get_output_suffix, name_beside, name_in_project
@@ -217,12 +217,13 @@ class FileTranslator:
             if document.is_bilingual:
                 merged, unused = merge_translations(document, parse, read_document(output))
                 return merged, EarlierTexts({}, unused)
-            read_original = None
+            output_document, read_original = read_document(output), None
             if original is not None:
-                read_original = add_plural_forms(
-                    read_document(original), get_parser(original.name), self.options.target_language
-                )
-            earlier = match_texts(document, read_document(output), read_original)
+                read_original = add_plural_forms(read_document(original), parse, self.options.target_language)
+            document = keep_values(document, parse, output_document, read_original)
+            if read_original is not None:
+                read_original = keep_values(read_original, parse, output_document)
+            earlier = match_texts(document, output_document, read_original)
             return earlier.keep_codes(document), earlier
         except DataError as error:
             message = str(error).removeprefix(f"{output}: ")

@@ -43,6 +43,7 @@ class YamlScalar:
     style: `|`, `>`, a quotation mark, or empty
     key_start, key_end: place of its key; both are 0 in a list
     is_inline: whether its map is written in braces
+    is_string: whether its type is that of a text
     """
 
     path: tuple[str, ...]
@@ -53,11 +54,12 @@ class YamlScalar:
     key_start: int = 0
     key_end: int = 0
     is_inline: bool = False
+    is_string: bool = True
 
     @property
     def is_text(self) -> bool:
-        """Return whether the value is not blank, and no word for a truth value."""
-        return bool(self.value.strip()) and (self.style != "" or not _WORDS.fullmatch(self.value))
+        """Return whether the value is not blank, and no number or word for a truth value."""
+        return self.is_string and bool(self.value.strip()) and (self.style != "" or not _WORDS.fullmatch(self.value))
 
 
 def read_scalars(text: str) -> list[YamlScalar]:
@@ -112,8 +114,8 @@ def parse(content: bytes) -> Document:
         raise DataError("the file has no key, so it is no YAML file with texts", code="invalid-format")
     scalars = [scalar for root in roots for scalar in _iter_scalars(root, text.text)]
     language = _find_language_key(roots)
-    holds_language = find_layout([scalar.path for scalar in scalars])
-    keys = KeyTree(scalar.path for scalar in scalars)
+    holds_language = find_layout([scalar.path for scalar in scalars if scalar.is_string])
+    keys = KeyTree(scalar.path for scalar in scalars if scalar.is_string)
     units: list[Unit] = []
     places: dict[str, YamlScalar] = {}
     for number, scalar in enumerate(scalars):
@@ -148,6 +150,16 @@ def parse(content: bytes) -> Document:
             edits += [text.make_edit(scalar.key_start, scalar.key_start, "".join(added))] if added else []
         return edits
 
+    def find_values() -> dict[str, Edit]:
+        values: dict[str, Edit] = {}
+        for scalar in () if holds_language else scalars:
+            start, end = scalar.start, scalar.end
+            if start >= end:  # an empty value stands behind the colon, wherever the next one begins
+                start = end = text.text.find(":", scalar.key_end) + 1
+            if not scalar.is_text and start:
+                values[join_keys(scalar.path)] = text.make_edit(start, end, text.text[start:end])
+        return values
+
     texts, others = divide_units(units)
     return Document(
         content,
@@ -158,6 +170,7 @@ def parse(content: bytes) -> Document:
         other_units=others,
         source_language=language.value if language else "",
         make_document_edits=make_language_edits,
+        find_values=find_values,
     )
 
 
@@ -180,7 +193,7 @@ def _iter_scalars(root: Node, text: str) -> Iterator[YamlScalar]:
         elif isinstance(node, SequenceNode):
             items = reversed(list(enumerate(node.value)))
             stack += [((*path, str(number)), value, (0, 0, False)) for number, value in items]
-        elif isinstance(node, ScalarNode) and str(node.tag) == "tag:yaml.org,2002:str":
+        elif isinstance(node, ScalarNode):
             yield _make_scalar(node, path, text, key_place)
 
 
@@ -191,7 +204,7 @@ def _make_scalar(node: ScalarNode, path: tuple[str, ...], text: str, key_place: 
     start = match.end() if match else start
     end = start + len(text[start:end].rstrip())
     value = join_surrogates(node.value) if node.style == '"' else node.value
-    return YamlScalar(path, value, start, end, node.style or "", *key_place)
+    return YamlScalar(path, value, start, end, node.style or "", *key_place, str(node.tag) == "tag:yaml.org,2002:str")
 
 
 def _find_language_key(roots: Sequence[Node]) -> YamlScalar | None:
