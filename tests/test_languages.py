@@ -19,6 +19,7 @@ from dragoman.languages import (
     is_right_to_left,
     is_same_language,
     is_spaced_language,
+    to_language_code,
 )
 
 
@@ -118,3 +119,7 @@ def test_part_is_foreign_only_with_a_language() -> None:
         "fr",
     ]
     assert not is_foreign("fr", "")
+
+
+def test_names_of_languages_become_their_codes() -> None:
+    assert [to_language_code(text) for text in ("German", " french ", "de", "Klingon")] == ["de", "fr", "de", "Klingon"]

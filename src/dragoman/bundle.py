@@ -33,6 +33,7 @@ from dragoman.data.tokenization.special_tokens import WORD_ID
 from dragoman.errors import BundleError, OutputError, RecipeError, naming_missing_library
 from dragoman.io.safetensors import StoredArrays, StoredTensor, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
+from dragoman.languages import have_common_texts
 from dragoman.model_weights import OUTPUT, ModelWeights, check_weights, list_shapes
 from dragoman.runtime.tensor_files import TensorFiles
 from dragoman.tasks.attention_alignment import AlignmentHead
@@ -204,6 +205,22 @@ class Bundle:
     def vocabulary_sizes(self) -> dict[str, int]:
         """Numbers of tokens of both sides, as the functions that build a model take them."""
         return {"source_vocab_size": len(self.tokenizer.source), "target_vocab_size": len(self.tokenizer.target)}
+
+    def select_languages(
+        self, source_language: str | None, target_language: str | None, *, zero_shot: bool = False
+    ) -> PairTokenizer:
+        """Return the tokenizers for these languages, see `PairTokenizer.select_languages`. A bilingual model has its own."""
+        pair = self.recipe.task.source_language, self.recipe.task.target_language
+        if self.tokenizer.languages is not None or not all(pair):
+            return self.tokenizer.select_languages(source_language, target_language, zero_shot=zero_shot)
+        chosen = {"source_language": source_language, "target_language": target_language}
+        for (key, language), own_language in zip(chosen.items(), pair, strict=True):
+            if language is not None and not have_common_texts(language, own_language):
+                raise RecipeError(
+                    f"decoding.{key} = {language!r}: the model translates from {pair[0]} to {pair[1]}; choose another model",
+                    code="invalid-option",
+                )
+        return self.tokenizer
 
     @property
     def weights(self) -> ModelWeights | None:

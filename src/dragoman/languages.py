@@ -45,6 +45,22 @@ _ALIAS_TABLE = """
 """
 _ALIASES = dict(alias.split(":") for alias in _ALIAS_TABLE.split())
 
+_NAME_TABLE = """
+    ar:Arabic az:Azerbaijani bg:Bulgarian bn:Bengali ca:Catalan cs:Czech da:Danish de:German el:Greek en:English eo:Esperanto
+    es:Spanish et:Estonian eu:Basque fa:Persian fi:Finnish fr:French ga:Irish gl:Galician he:Hebrew hi:Hindi hr:Croatian
+    hu:Hungarian id:Indonesian is:Icelandic it:Italian ja:Japanese ka:Georgian ko:Korean ky:Kyrgyz lt:Lithuanian lv:Latvian
+    ms:Malay nb:Norwegian nl:Dutch pl:Polish pt:Portuguese ro:Romanian ru:Russian sk:Slovak sl:Slovenian sq:Albanian
+    sr:Serbian sv:Swedish sw:Swahili ta:Tamil th:Thai tl:Tagalog tr:Turkish uk:Ukrainian ur:Urdu vi:Vietnamese zh:Chinese
+"""
+LANGUAGE_NAMES = dict(entry.split(":") for entry in _NAME_TABLE.split())
+"""English names of frequent languages by their codes, those that Argos Translate shows."""
+_CODES_BY_NAME = {name.casefold(): code for code, name in LANGUAGE_NAMES.items()}
+
+
+def to_language_code(name: str) -> str:
+    """Return the code of a language that a user gives by its English name, such as German. Other text stays as it is."""
+    return _CODES_BY_NAME.get(name.strip().casefold(), name)
+
 
 @lru_cache(maxsize=256)
 def get_language(code: str) -> str:

@@ -218,12 +218,12 @@ def test_bad_input_is_one_line() -> None:
 
 
 def test_languages_are_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = run_init("train.en", "train.de", "--from", "english")
+    result = run_init("train.en", "train.de", "--from", "englisch")
     assert result.exit_code == 2
-    assert "--from 'english': a language is a code of two or three letters" in result.output
+    assert "--from 'englisch': a language is a code of two or three letters" in result.output
     Path("pairs.tsv").write_text(PAIRS, encoding="utf-8")
     monkeypatch.setattr(init_command, "_is_terminal", lambda: True)
-    asked = CliRunner().invoke(init, ["pairs.tsv"], input="english\nen\nde\n")
+    asked = CliRunner().invoke(init, ["pairs.tsv"], input="englisch\nen\nde\n")
     assert asked.exit_code == 0, asked.output
     assert asked.output.count("Source language, such as en:") == 2
     assert read_recipe(Path("own.toml")).task.source_language == "en"

@@ -70,6 +70,40 @@ def test_tsv_columns_are_chosen_by_number(tmp_path: Path) -> None:
     assert read_error(narrow) == ", line 2: 1 tab-separated columns; expected 2, source and target"
 
 
+# --- CSV --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "expected"),
+    [
+        ("one,eins\ntwo,zwei\n", None, [("one", "eins"), ("two", "zwei")]),
+        ("\ufeffEnglish;German\r\nSave, then exit;Speichern\r\n", None, [("Save, then exit", "Speichern")]),
+        ('id,de_DE,en-US\n1,"a ""b""\nc",x\n\n', None, [("x", 'a "b" c')]),
+        ("Source\tTarget\tnote\na\tb\tc\n", None, [("a", "b")]),
+        ("Quelle,Ziel,x\na,b,c\n", ["Ziel", "Quelle"], [("b", "a")]),
+        ("1,one,eins\n2,two,zwei\n", ["2", "3"], [("one", "eins"), ("two", "zwei")]),
+    ],
+)
+def test_csv_columns_are_named_numbered_or_two(
+    tmp_path: Path, content: str, columns: list[str] | None, expected: Texts
+) -> None:
+    assert texts(read(write_file(tmp_path / "a.csv", content), column_names=columns)) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "error"),
+    [
+        ("one,eins\ntwo\n", None, ", line 2: 1 columns; expected 2, source and target; keep two, or name"),
+        ("en,x,de\na,b\n", None, ", line 2: 2 columns, but column 3 is to be read"),
+        ("a,b\n", ["a", "c"], ": has no column 'c'; it has 'a', 'b'"),
+        ("a,b\n", ["0", "1"], ": columns are counted from '1'"),
+        ('a,b\nc,"d\n', None, ", line 2: not CSV: unexpected end of data"),
+    ],
+)
+def test_csv_errors_name_the_line(tmp_path: Path, content: str, columns: list[str] | None, error: str) -> None:
+    assert read_error(write_file(tmp_path / "a.csv", content), column_names=columns).startswith(error)
+
+
 # --- JSON lines -------------------------------------------------------------------------------------------------------
 
 
@@ -483,7 +517,7 @@ def test_text_in_utf16_names_its_conversion(encoding: str, tmp_path: Path) -> No
 
 def test_po_in_unknown_encoding_is_refused(tmp_path: Path) -> None:
     columns_error = read_error(write_file(tmp_path / "b.po", PO_HEAD), column_names=["1", "2"])
-    assert columns_error == ": po has no columns; columns is for tsv, jsonl, parquet"
+    assert columns_error == ": po has no columns; columns is for tsv, csv, jsonl, parquet"
     path = write_file(tmp_path / "a b.po", PO_HEAD.replace("UTF-8", "rot13").encode())
     convert = f"convert it: msgconv --to-code=UTF-8 '{path}' -o NEW.po"
     assert read_error(path) == f", line 1: its charset is 'rot13', not UTF-8; {convert}"
@@ -660,7 +694,7 @@ def test_format_comes_from_ending_inside_archive(subtests: pytest.Subtests) -> N
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("a.txt.gz", "a.txt.gz: the ending '.txt' does not name a format; known are .tsv .jsonl"),
+        ("a.txt.gz", "a.txt.gz: the ending '.txt' does not name a format; known are .tsv .csv .jsonl"),
         ("corpus", "corpus: a name without an ending does not name a format; known are"),
         ("a.sgm", "a.sgm: an SGM file holds one side: give data.….source and target instead of file"),
         ("-", "standard input: its format is unknown; give data.….format, such as 'tsv' or 'jsonl'"),

@@ -45,7 +45,7 @@ def test_short_run_writes_bundle_report_and_figures(tmp_path: Path, monkeypatch:
 def test_training_that_the_time_ended_names_the_next_command(tmp_path: Path) -> None:
     recipe = prepare_quickstart("fr", tmp_path / "q", seed=1, changes=[], notice=lambda _: None).recipe
     lines = describe_short_training(recipe.training, 18, "fr", tmp_path / "q")
-    assert lines[0] == "The 3.5 minutes ended the training after 18 of 2,000 steps."
+    assert lines[0] == "training.max_minutes = 3.5 ended the training after 18 of 2,000 steps."
     assert lines[-1].endswith(f"quickstart --to fr --run {tmp_path / 'q'} training.max_minutes=30")
     assert describe_short_training(recipe.training, 2000, "fr", tmp_path / "q") == []
 

@@ -11,7 +11,7 @@ import click
 
 from dragoman.catalog.by_name import fetch_with_progress
 from dragoman.catalog.entries import RUNTIME_BYTES, CatalogModel
-from dragoman.console.options import json_option, print_note, usage_error
+from dragoman.console.options import json_option, language_option, print_note, usage_error
 from dragoman.errors import DragomanError
 from dragoman.languages import is_same_language
 from dragoman.runtime.counts import format_count
@@ -41,8 +41,8 @@ class ListedModel:
 
 
 @click.command()
-@click.option("--from", "source_language", metavar="CODE", help="Models of this source language.")
-@click.option("--to", "target_language", metavar="CODE", help="Models of this target language.")
+@language_option("--from", "source_language", "Models of this source language, such as en.")
+@language_option("--to", "target_language", "Models of this target language.")
 @click.option("--all", "show_all", is_flag=True, help="List all models.")
 @click.option("--refresh", "do_refresh", is_flag=True, help="Read the indexes of the projects first. Needs a network.")
 @click.option("--fetch", "name", metavar="NAME", help="Fetch and convert this model, and list it alone.")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.console.options import PATH_TYPE, check_output_paths, json_option, overwrite_option, usage_error
-from dragoman.languages import get_language
+from dragoman.console.options import PATH_TYPE, check_output_paths, json_option, language_option, overwrite_option, usage_error
+from dragoman.languages import get_language, to_language_code
 
 if TYPE_CHECKING:
     from dragoman.config import Recipe
@@ -30,8 +30,8 @@ MAX_IDENTIFIED = 200
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=PATH_TYPE)
-@click.option("--from", "source_language", metavar="CODE", help="Source language, such as en; by default, the files name it.")
-@click.option("--to", "target_language", metavar="CODE", help="Target language.")
+@language_option("--from", "source_language", "Source language, such as en; by default, the files name it.")
+@language_option("--to", "target_language", "Target language.")
 @click.option("--valid", nargs=2, type=PATH_TYPE, metavar="SOURCE TARGET", help="Validation set, if you have one.")
 @click.option("-o", "--output", type=PATH_TYPE, default=Path("own.toml"), show_default=True, help="Recipe to write.")
 @overwrite_option("Replace the recipe and the sets of an earlier init.")
@@ -47,7 +47,7 @@ def init(
 ) -> None:
     """Look at the pairs of FILE and write a recipe for them.
 
-    FILE is the text of the source and that of the target, line by line or in SGM, or one file with both: TSV, TMX, XLIFF, PO,
+    FILE is the text of the source and that of the target, in lines or SGM, or one file with both: CSV, TSV, TMX, XLIFF, PO,
     JSON lines, Parquet. Without --valid, random pairs become a validation set and a test set. They are written beside the
     recipe, and cleaning drops them from the training data. recipe.schema.json beside it tells editors the keys of a recipe.
 
@@ -209,9 +209,10 @@ def _ask_language(side: str, option: str, code: str | None, guess: str) -> str:
         raise usage_error(f"the names of the files do not state the {side} language: give {option}, such as {option} en")
 
     def check(answer: str) -> str:
-        if not _LANGUAGE_CODE.fullmatch(answer):
+        code = to_language_code(answer)
+        if not _LANGUAGE_CODE.fullmatch(code):
             raise click.UsageError(CODE_HINT)  # the question comes again
-        return answer
+        return code
 
     answer: str = click.prompt(f"{side.capitalize()} language, such as en", err=True, value_proc=check)
     return answer

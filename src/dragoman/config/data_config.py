@@ -28,7 +28,7 @@ def _check_corpus_name(name: str) -> None:
 
 FileNames = FileName | Annotated[list[FileName], Limits(min_length=1)]
 CorpusName = Annotated[str, _check_corpus_name]
-Format = Literal["auto", "lines", "tsv", "jsonl", "tmx", "xliff", "po", "sgm", "parquet", "brackets"]
+Format = Literal["auto", "lines", "tsv", "csv", "jsonl", "tmx", "xliff", "po", "sgm", "parquet", "brackets"]
 STANDARD_INPUT = "-"
 LanguagePair = tuple[str, str]
 """Codes of the source and the target language."""
@@ -51,7 +51,8 @@ class CorpusConfig(RecipeSection):
     format: Format = "auto"
     """Format of the files; `auto` takes it from the file name's ending."""
     columns: Annotated[list[FileName], Limits(min_length=2, max_length=2)] | None = None
-    """Source and target column: TSV columns counted from "1", or keys of JSON lines and Parquet, where "a.b" is b in a."""
+    """Source and target column: counted from "1" in TSV and CSV, or keys of a CSV's first row, JSON lines and Parquet,
+    where "a.b" is b in a."""
     weight: Annotated[Weight, Limits(gt=0.0)] | None = None
     """Share of an epoch's pairs that come from this corpus, relative to the weights of the other corpora."""
     source_language: str = ""
@@ -95,9 +96,9 @@ class CorpusConfig(RecipeSection):
     def _check_combined_file(self) -> None:
         if self.format in ("lines", "sgm"):
             raise ValueError(f"format = {self.format!r} holds one side: give source and target instead of file")
-        if self.columns is not None and self.format not in ("auto", "tsv", "jsonl", "parquet"):
+        if self.columns is not None and self.format not in ("auto", "tsv", "csv", "jsonl", "parquet"):
             raise ValueError(
-                f"columns is for tsv, jsonl and parquet, but format = {self.format!r} names its sides; drop columns"
+                f"columns is for tsv, csv, jsonl and parquet, but format = {self.format!r} names its sides; drop columns"
             )
         if (
             self.columns is not None

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Concatenate, TypeVar, cast
 import click
 
 from dragoman.errors import OutputError, RecipeError
+from dragoman.languages import to_language_code
 from dragoman.platform_features import get_signals
 
 if TYPE_CHECKING:
@@ -163,6 +164,11 @@ def with_options(
     return decorate
 
 
+def language_option(name: str, parameter: str, help_text: str) -> Callable[[CommandT], CommandT]:
+    """Return an option that takes the code of a language, or its English name."""
+    return click.option(name, parameter, metavar="CODE", type=to_language_code, help=help_text)
+
+
 bundle_argument = click.argument("bundle", type=BUNDLE_TYPE)
 recipe_argument = click.argument("recipe", type=PATH_TYPE)
 run_argument = click.argument("run", type=PATH_TYPE)
@@ -179,8 +185,8 @@ output_option = click.option(
     callback=lambda _context, _option, value: None if value == Path("-") else value,
     help="Write to this file instead of standard output.",
 )
-to_option = click.option("--to", "target_language", metavar="CODE", help="Target language, for a bundle of many languages.")
-from_option = click.option("--from", "source_language", metavar="CODE", help="Source language, for a bundle of many languages.")
+to_option = language_option("--to", "target_language", "Target language, for a bundle of many languages.")
+from_option = language_option("--from", "source_language", "Source language, for a bundle of many languages.")
 device_option = click.option("--device", default="auto", show_default=True, help="Device: cpu, cuda, cuda:1, …")
 references_option = click.option(
     "--ref", "references", multiple=True, type=PATH_TYPE, help="Reference file. Repeat it for several references."

@@ -27,7 +27,7 @@ from dragoman.export.card_writer import build_model_card
 from dragoman.export.ctranslate2 import build_spec, check_exportable
 from dragoman.export.result import ExportResult, check_is_translator, count_positions, describe_text_format, unsupported
 from dragoman.io.storage import atomic_write, check_path_is_free, make_dirs, to_write_error
-from dragoman.languages import get_language
+from dragoman.languages import LANGUAGE_NAMES, get_language
 
 ENGINE = "Argos Translate"
 SUFFIX = ".argosmodel"
@@ -42,15 +42,6 @@ CHUNK_BYTES = 2**20
 ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """Time of each file in the archive, so that one bundle gives one archive."""
 
-_NAME_TABLE = """
-    ar:Arabic az:Azerbaijani bg:Bulgarian bn:Bengali ca:Catalan cs:Czech da:Danish de:German el:Greek en:English eo:Esperanto
-    es:Spanish et:Estonian eu:Basque fa:Persian fi:Finnish fr:French ga:Irish gl:Galician he:Hebrew hi:Hindi hr:Croatian
-    hu:Hungarian id:Indonesian is:Icelandic it:Italian ja:Japanese ka:Georgian ko:Korean ky:Kyrgyz lt:Lithuanian lv:Latvian
-    ms:Malay nb:Norwegian nl:Dutch pl:Polish pt:Portuguese ro:Romanian ru:Russian sk:Slovak sl:Slovenian sq:Albanian
-    sr:Serbian sv:Swedish sw:Swahili ta:Tamil th:Thai tl:Tagalog tr:Turkish uk:Ukrainian ur:Urdu vi:Vietnamese zh:Chinese
-"""
-LANGUAGE_NAMES = dict(entry.split(":") for entry in _NAME_TABLE.split())
-"""English names that Argos Translate shows; any other language has its code as its name."""
 USAGE = """```python
 import argostranslate.package, argostranslate.translate
 

@@ -1,1 +1,1 @@
-"""Reading and writing of parallel corpora: plain text, TSV, JSON lines, TMX, XLIFF, PO, SGM, Parquet and bracketed trees."""
+"""Reading and writing of parallel corpora: text, TSV, CSV, JSON lines, TMX, XLIFF, PO, SGM, Parquet and bracketed trees."""

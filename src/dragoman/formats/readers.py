@@ -15,7 +15,7 @@ from dragoman.formats.po import read_po
 from dragoman.formats.sgm import read_sgm
 from dragoman.formats.text import COMPRESSED_SUFFIXES, describe_path, to_data_error
 from dragoman.formats.tmx import read_tmx
-from dragoman.formats.tsv import read_aligned, read_tsv
+from dragoman.formats.tsv import read_aligned, read_csv, read_tsv
 from dragoman.formats.xliff import read_xliff
 from dragoman.hooks import load_task
 
@@ -23,6 +23,7 @@ STDIN_PATH = Path(STANDARD_INPUT)
 """Path that stands for standard input."""
 SUFFIX_FORMATS: dict[str, Format] = {
     ".tsv": "tsv",
+    ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".tmx": "tmx",
@@ -35,7 +36,7 @@ SUFFIX_FORMATS: dict[str, Format] = {
 }
 SIDE_SUFFIX_FORMATS: dict[str, Format] = {".sgm": "sgm", ".sgml": "sgm"}
 """Formats of files that hold one side. Any other ending means plain lines."""
-_FORMATS_WITH_COLUMNS = ("tsv", "jsonl", "parquet")
+_FORMATS_WITH_COLUMNS = ("tsv", "csv", "jsonl", "parquet")
 
 
 def list_corpus_files(corpus: CorpusConfig, root: Path) -> list[Path]:
@@ -201,6 +202,8 @@ def read_file(
     match file_format:
         case "tsv":
             return read_tsv(stream_path, column_names)
+        case "csv":
+            return read_csv(stream_path, column_names, **languages)
         case "jsonl":
             return read_jsonl(stream_path, column_names, **languages)
         case "tmx":

@@ -1,14 +1,21 @@
-"""Plain text corpora: two aligned files, or one file with tab-separated columns."""
+"""Plain text corpora: two aligned files, or one file with columns, which tabs separate, or commas or semicolons as in CSV."""
 
 from __future__ import annotations
 
+import csv
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 from dragoman.errors import DataError
-from dragoman.formats.pair import Pair
-from dragoman.formats.text import describe_path, read_lines
+from dragoman.formats.jsonl import find_keys
+from dragoman.formats.pair import Pair, to_single_line
+from dragoman.formats.text import describe_path, quote_names, read_lines
+from dragoman.languages import get_language, to_language_code
+
+_DELIMITERS = ",;\t"
+_NUM_SAMPLE_LINES = 20
 
 
 def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
@@ -63,6 +70,79 @@ def read_tsv(path: Path | None, column_names: Sequence[str] | None = None) -> It
                 code="unknown-column",
             )
         yield Pair(cells[source_index], cells[target_index], f"{name}:{number}")
+
+
+def read_csv(
+    path: Path | None, column_names: Sequence[str] | None = None, *, source_language: str = "", target_language: str = ""
+) -> Iterator[Pair]:
+    """Yield the pairs of a CSV file, whose first lines tell whether commas, semicolons or tabs separate its columns.
+
+    column_names: source and target column, as the first row names them or counted from "1". By default, it names them by the
+        languages or by the usual keys of JSON lines; otherwise, each row has exactly two columns.
+
+    Raises DataError, which names the line, if a row lacks a column.
+    """
+    name = describe_path(path)
+    columns: tuple[int, int] | None = None
+    for number, (line_number, row) in enumerate(_read_csv_rows(path)):
+        if not number:
+            columns, is_header = _find_columns(name, row, column_names, source_language, target_language)
+            if is_header:
+                continue
+        if columns is None and len(row) != 2:
+            raise DataError(
+                f"{name}, line {line_number}: {len(row)} columns; expected 2, source and target; keep two, or name two in the "
+                "first row, such as source and target, or in a recipe as data.train.columns",
+                code="invalid-format",
+            )
+        source, target = columns or (0, 1)
+        if max(source, target) >= len(row):
+            raise DataError(
+                f"{name}, line {line_number}: {len(row)} columns, but column {max(source, target) + 1} is to be read",
+                code="unknown-column",
+            )
+        yield Pair(to_single_line(row[source]), to_single_line(row[target]), f"{name}:{line_number}")
+
+
+def _read_csv_rows(path: Path | None) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row that is not empty, with the number of its first line."""
+    lines = (f"{line}\n" for line in read_lines(path))
+    sample = list(islice(lines, _NUM_SAMPLE_LINES))
+
+    def count_rows(delimiter: str) -> int:
+        """Return how many rows have the same number of columns, two or more."""
+        lengths = Counter(map(len, csv.reader(sample, delimiter=delimiter)))
+        return max((count for length, count in lengths.items() if length > 1), default=0)
+
+    reader = csv.reader(chain(sample, lines), delimiter=max(_DELIMITERS, key=count_rows), strict=True)
+    line_number = 1
+    try:
+        for row in reader:
+            if row:
+                yield line_number, row
+            line_number = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{describe_path(path)}, line {line_number}: not CSV: {error}", code="invalid-format") from None
+
+
+def _find_columns(
+    name: str, row: Sequence[str], column_names: Sequence[str] | None, source_language: str, target_language: str
+) -> tuple[tuple[int, int] | None, bool]:
+    """Return the columns of source and target by the first row, None for the only two, and whether the row names them."""
+    header = [get_language(to_language_code(cell)) for cell in row]
+    keys = find_keys(header.__contains__, source_language, target_language)
+    is_header = keys is not None and set(keys) <= set(header)
+    if column_names is None:
+        return ((header.index(keys[0]), header.index(keys[1])) if keys and is_header else None), is_header
+    if all(column_name.isdecimal() and column_name.isascii() and 0 < len(column_name) < 10 for column_name in column_names):
+        source, target = (int(column_name) - 1 for column_name in column_names)
+        if min(source, target) < 0:
+            raise DataError(f"{name}: columns are counted from '1'", code="unknown-column")
+        return (source, target), is_header
+    cells = [cell.strip() for cell in row]
+    if missing := [column_name for column_name in column_names if column_name not in cells]:
+        raise DataError(f"{name}: has no column {missing[0]!r}; it has {quote_names(cells)}", code="unknown-column")
+    return (cells.index(column_names[0]), cells.index(column_names[1])), True
 
 
 def format_lines(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:

@@ -35,9 +35,7 @@ class ConfiguredModel:
     def tokenizer(self) -> PairTokenizer:
         """Tokenizers with the languages of the call. Raises RecipeError for a pair that the model does not serve."""
         config = self.decoding
-        return self.bundle.tokenizer.select_languages(
-            config.source_language, config.target_language, zero_shot=config.zero_shot
-        )
+        return self.bundle.select_languages(config.source_language, config.target_language, zero_shot=config.zero_shot)
 
     @cached_property
     def marked_tokenizer(self) -> PairTokenizer | None:

@@ -45,7 +45,7 @@ def prepare_quickstart(
         *changes,
     ]
     recipe = make_recipe(document, settings, where=recipe_resource)
-    notice(f"generating {PAIR_COUNTS['train']:,} phrases in English and {language} (dates, times, prices, measures, numbers)")
+    notice(f"generating {PAIR_COUNTS['train']:,} English phrases with translations: dates, times, prices, measures, numbers")
     phrases = make_phrases(language, seed=recipe.training.seed, **PAIR_COUNTS)
     folder = Path(recipe.data.root)
     for name, pairs in (("train", phrases.train), ("valid", phrases.valid), ("test", phrases.test)):

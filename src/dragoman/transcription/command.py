@@ -27,6 +27,7 @@ from dragoman.console.options import (
     usage_error,
     with_options,
 )
+from dragoman.languages import to_language_code
 
 if TYPE_CHECKING:
     from dragoman.transcription.transcript import TranscriptFormat
@@ -52,7 +53,10 @@ class TranscribeOptions:
     )
     as_json: bool = shared(json_option("The same as --to json."))
     language: str | None = option(
-        "--language", metavar="CODE", help="Spoken language, such as de.  [default: detected in each recording]"
+        "--language",
+        metavar="CODE",
+        type=to_language_code,
+        help="Spoken language, such as de.  [default: detected in each recording]",
     )
     task: Literal["transcribe", "translate"] = option(
         "--task",

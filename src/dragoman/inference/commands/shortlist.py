@@ -82,7 +82,7 @@ def shortlist(
     loaded_bundle = load_bundle(bundle)
     if loaded_bundle.recipe.task.kind != "translation":
         raise BundleError(f"{bundle}: is no translator, and only translation uses a shortlist; drop it", code="wrong-task")
-    tokenizer = loaded_bundle.tokenizer.select_languages(source_language, target_language)
+    tokenizer = loaded_bundle.select_languages(source_language, target_language)
     loaded_bundle = replace(loaded_bundle, tokenizer=tokenizer)
     decoder = build_forced_decoder(TrainedModel.from_bundle(loaded_bundle))
     with progress_bar(stderr_console(), "counting", len(sources), unit="pairs") as bar:

@@ -81,9 +81,7 @@ def explain(
     model = translator.bundle.model
     check_predicts_by_steps(model, "explain")
     config = translator.resolve_decoding(decoding)
-    tokenizer = translator.bundle.tokenizer.select_languages(
-        config.source_language, config.target_language, zero_shot=config.zero_shot
-    )
+    tokenizer = translator.bundle.select_languages(config.source_language, config.target_language, zero_shot=config.zero_shot)
     prompt = tokenizer.decoder_prompt
     source = encode_source_line(translator, text, config)
     beam: tuple[BeamNode, ...] = ()
@@ -216,9 +214,7 @@ def _describe_score(config: ModelConfig) -> list[str]:
 def encode_source_line(translator: ExplainableTranslator, text: str, config: DecodingConfig) -> list[int]:
     """Return the source ids of one line. Raises DataError for several lines, no text, or a line that is too long."""
     check_single_line(text)
-    tokenizer = translator.bundle.tokenizer.select_languages(
-        config.source_language, config.target_language, zero_shot=config.zero_shot
-    )
+    tokenizer = translator.bundle.select_languages(config.source_language, config.target_language, zero_shot=config.zero_shot)
     ids = tokenizer.encode_source(text)
     if not has_text(text, ids):
         raise DataError("the text is empty, so there is nothing to translate; give a sentence")

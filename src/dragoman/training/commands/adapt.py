@@ -17,7 +17,7 @@ from dragoman.console.options import BUNDLE_TYPE, PATH_TYPE, json_option, split_
 @click.option("--general", type=PATH_TYPE, help="Pairs of other text, which the new bundle must still translate well.")
 @json_option()
 def adapt(bundle: Path, arguments: tuple[str, ...], run: Path | None, general: Path | None, as_json: bool) -> None:
-    """Fine-tune BUNDLE on the pairs of each FILE: translation memories in TMX, XLIFF, PO, TSV, JSON lines or Parquet.
+    """Fine-tune BUNDLE on the pairs of each FILE: translation memories in TMX, XLIFF, PO, CSV, TSV, JSONL or Parquet.
 
     Every tenth pair is held out. At the end, the old and the new bundle translate these pairs, and a paired bootstrap
     decides which is better. Another twentieth chooses the best step; if none is better than the start, the new bundle has

@@ -32,11 +32,11 @@ def quickstart(overrides: tuple[str, ...], language: str, run: Path | None, seed
     """
     from dragoman.console.terminal import print_json, stderr_console
     from dragoman.data.synthetic_corpus import LANGUAGES
-    from dragoman.languages import get_language
+    from dragoman.languages import get_language, to_language_code
     from dragoman.training.commands.train import run_recipe
     from dragoman.training.quickstart_recipe import prepare_quickstart
 
-    language = get_language(language)
+    language = get_language(to_language_code(language))
     if language not in LANGUAGES:
         raise click.BadParameter(f"{language!r} has no phrases; choose one of {', '.join(LANGUAGES)}", param_hint="--to")
     console = stderr_console()
@@ -58,7 +58,7 @@ def describe_short_training(config: TrainingConfig, num_steps: int, language: st
     if num_steps >= config.max_steps or config.max_minutes is None:
         return []
     return [
-        f"The {config.max_minutes:g} minutes ended the training after {num_steps:,} of {config.max_steps:,} steps.",
+        f"training.max_minutes = {config.max_minutes:g} ended the training after {num_steps:,} of {config.max_steps:,} steps.",
         "If the translations are bad, go on with:",
         f"  {_get_program_name()} quickstart --to {language} --run {folder} training.max_minutes=30",
     ]
