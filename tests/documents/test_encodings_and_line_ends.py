@@ -62,3 +62,17 @@ def test_pages_are_read_as_browsers_read_them(head: str, encoding: str) -> None:
     assert document.units[-1].source == f"{text} for all"
     content = write_document(document, {document.units[-1].id: UnitTranslation(f"für {text}" if "日" not in text else text)})
     assert text.encode(encoding) in content
+
+
+@pytest.mark.parametrize("encoding", ["Shift_JIS", "EUC-JP", "GB18030", "Big5", "EUC-KR"])
+@pytest.mark.parametrize(("name", "element"), [("a.resx", '<data name="a"><value>{}</value></data>'), ("a.xml", "<b>{}</b>")])
+def test_xml_in_encodings_of_east_asia(encoding: str, name: str, element: str) -> None:
+    """A character that the encoding does not have becomes a reference, as in other XML files."""
+    root = "root" if name == "a.resx" else "article"
+    file = f'<?xml version="1.0" encoding="{encoding}"?>\n<{root}><!-- 日本 -->{element.replace("b>", "para>")}</{root}>'
+    content = file.format("The text").encode(encoding)
+    document = get_parser(name)(content)
+    assert write_document(document, {}) == content
+    written = write_document(document, {document.units[0].id: UnitTranslation("日本 ẞ")})
+    assert written.decode(encoding) == file.format("日本 ẞ" if encoding == "GB18030" else "日本 &#7838;")
+    assert [unit.source for unit in get_parser(name)(written).units] == ["日本 ẞ"]

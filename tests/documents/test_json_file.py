@@ -129,3 +129,10 @@ def test_json5_package_reads_the_same_texts() -> None:
     values = json5.loads(write_document(document, translations).decode())
     assert values["title"] == "«'It's \"new\"'\\»"
     assert values["more"]["deep"][0] == "«'x y'\\»"
+
+
+@pytest.mark.parametrize("text", [r"The \ud83d cat", r"The \\ud83d cat", r"The \\\ud83d cat", r"A \ud83d\ude00 and \udc00 é"])
+def test_halves_of_surrogate_pairs_stay(text: str) -> None:
+    document = json_file.parse(f'{{"a": "{text}"}}'.encode())
+    written = write_document(document, {"0": UnitTranslation(document.units[0].source + "!")})
+    assert json.loads(written)["a"] == json.loads(f'"{text}"') + "!"

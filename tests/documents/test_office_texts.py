@@ -43,6 +43,11 @@ def test_texts_that_are_compared_stay(subtests: pytest.Subtests) -> None:
         ('<cfRule><formula>NOT(ISERROR(SEARCH("door",A1)))</formula></cfRule>', ["Open door", "Closed door"], 1),
         ('<dataValidation type="list"><formula1>"Open door,No"</formula1></dataValidation>', ["Open door"], 1),
         ('<f>COUNTIF(A1:A9,"&lt;&gt;Open door")</f>', ["Open door"], 1),
+        ('<f>LEFT(A1,4)="open"</f>', ["Open door"], 1),
+        ('<f>SWITCH(RIGHT(A1,4),"door",1)</f>', ["Open door", "Closed door"], 1),
+        ('<f>IF(MID(A1,3,1)="","no","")</f>', [], 1),
+        ('<f>SUBSTITUTE(A1,"door","gate")</f>', ["Open door", "Closed door"], 2),
+        ('<f>SEARCH(" ",A1)</f>', [], 0),
         ("<f>INDIRECT(A1&amp;B1)</f>", ["Sheet one"], 0),
         ("<f>LEN(A1)</f>", [], 0),
     ):

@@ -90,3 +90,7 @@ def test_words_of_a_comment_stay(comment: str, value: str, text: str) -> None:
 def test_translation_over_the_length_is_flagged() -> None:
     assert "max_length" not in translate("{MaxLength=14}", "de")[1]
     assert "max_length" in translate("{MaxLength=13}", "de")[1]
+
+
+def test_values_with_elements_are_counted() -> None:
+    assert parse_resx(RESX).skipped == {"values with elements": 1}

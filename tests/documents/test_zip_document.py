@@ -166,3 +166,10 @@ def test_macros_stay_byte_for_byte(subtests: pytest.Subtests) -> None:
             document = check_document(get_parser(f"a.{suffix}"), content)
             assert [unit.source for unit in document.units] == ["One two"]
             check_other_members(get_parser(f"a.{suffix}"), content, {"part.xml" if part else "main.xml"})
+
+
+def test_damaged_pictures_are_found_at_the_start() -> None:
+    content = make_zip({**read_members(DOCX), "word/media/image1.png": bytes(range(256))}, stored=("word/media/image1.png",))
+    place = content.index(bytes(range(256)))
+    with raises_code("invalid-format", "image1.png"):
+        parse_docx(content[:place] + b"x" + content[place + 1 :])

@@ -13,8 +13,13 @@ from dragoman.documents.xml_spans import XmlElement
 from dragoman.documents.zip_document import ZipMembers
 
 _LITERAL = re.compile(
-    r'(\b(?:SEARCH|FIND|SEARCHB|FINDB|contains-text|begins-with|ends-with)\(\s*+)?"((?:[^"]|"")*+)"', re.IGNORECASE
+    r"""(\b(?:(?:SEARCH|FIND|SEARCHB|FINDB|contains-text|begins-with|ends-with)\(
+    |(?:SUBSTITUTE|TEXTBEFORE|TEXTAFTER|REGEX[A-Z]*+)\([^()"]*+)\s*+)?"((?:[^"]|"")*+)\"""",
+    re.IGNORECASE | re.VERBOSE,
 )
+# Functions that take a part of a text, with the pattern of the texts that have it.
+_CUTS = {"LEFT": "{}*", "RIGHT": "*{}", "MID": "*{}*"}
+_CHOICE = re.compile(r"SWITCH|MATCH|LOOKUP", re.IGNORECASE)
 _SHEET_ELEMENTS = ("f", "cfRule", "filter", "customFilter", "formula1", "formula2")
 # Elements of other parts, with the attribute that holds the text.
 _NAMING_PARTS = {
@@ -106,12 +111,18 @@ class ComparedTexts:
             self._add(name.replace("_", " "))
 
     def _add_formula(self, formula: str, *, is_list: bool) -> None:
-        self.has_indirect |= "INDIRECT(" in formula.upper()
+        upper = formula.upper()
+        self.has_indirect |= "INDIRECT(" in upper
+        cuts = [pattern for name, pattern in _CUTS.items() if f"{name}(" in upper or f"{name}B(" in upper]
+        has_choice = _CHOICE.search(upper) is not None
         for match in _LITERAL.finditer(formula):
             text = match[2].replace('""', '"')
             self.num_literals += any(map(str.isalpha, text))
             if match[1]:
                 self._add_part(text)
+            if cuts and any(map(str.isalnum, text)) and (has_choice or _is_operand(formula, match.start(), match.end())):
+                for pattern in cuts:
+                    self._add(pattern.format(re.sub("[*?]", "?", text)))
             self._add(text)
             self._add(_OPERATOR.sub("", text, count=1) if _OPERATOR.match(text) else "")
             for item in text.split(",") if is_list else ():
@@ -126,7 +137,7 @@ class ComparedTexts:
         self._check_number()
 
     def _add_part(self, text: str) -> None:
-        if text:
+        if any(map(str.isalnum, text)):
             self.parts.add(text.casefold())
             self._check_number()
 
@@ -141,3 +152,9 @@ class ComparedTexts:
             or any(part in folded for part in self.parts)
             or any(fnmatchcase(folded, pattern) for pattern in self.patterns)
         )
+
+
+def _is_operand(formula: str, start: int, end: int) -> bool:
+    """Return whether a part of a formula stands beside an operator that compares."""
+    before, after = formula[max(start - 2, 0) : start].rstrip(), formula[end : end + 2].lstrip()
+    return before.endswith(("=", "<>")) or after.startswith(("=", "<>"))

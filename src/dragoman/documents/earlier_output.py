@@ -18,7 +18,6 @@ from dragoman.documents.document import (
     Unit,
     UnitState,
     UnitTranslation,
-    apply_edits,
     list_all_units,
     write_document,
 )
@@ -98,7 +97,7 @@ def keep_values(
         and not any(name[: match.start()] in other_lists for match in _ITEM.finditer(name))
     ]
     try:
-        merged = parse(apply_edits(document.content, edits)) if edits else document
+        merged = parse(document.assemble(document.content, edits)) if edits else document
     except DataError:  # a human has changed more than the value
         return document
     return replace(merged, boundaries=document.boundaries)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePath
 
-from dragoman.documents.document import Document
+from dragoman.documents.document import Document, Edit
+from dragoman.documents.encoded_text import decode
 from dragoman.documents.reading import check_text
 from dragoman.errors import DataError
 from dragoman.text.breaks import recorded_boundaries
+from dragoman.text.encodings import find_codec
 
 MAX_FILE_BYTES = 2**28
 """Largest size of a file."""
@@ -71,6 +75,10 @@ _SIGNATURES = (
     (b"\x1f\x8b", "a gzip archive"),
 )
 _ZIP_READERS_SIGNATURES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # their readers tell a protected file from other ones
+_XML_MODULES = frozenset(("android_strings", "docbook", "qt_ts", "resx", "stringsdict", "tmx_document", "xliff_document"))
+_MULTIBYTE_CODECS = frozenset(("big5hkscs", "cp932", "cp949", "euc_jp", "gb18030", "gbk"))
+"""Encodings that expat does not read."""
+_DECLARED_ENCODING = re.compile(rb"<\?xml\s[^<>]*?\sencoding\s*=\s*[\"']([A-Za-z][\w.-]*)")
 _ZIP_MODULES = frozenset(("docx", "pptx", "xlsx", "odt", "epub"))
 
 
@@ -125,4 +133,21 @@ def get_parser(name: str) -> Callable[[bytes], Document]:
         raise DataError(f"{name}: {kind} cannot be translated; {hint}", code="unknown-format")
     module, function = _PARSERS[suffix]
     parse: Callable[[bytes], Document] = getattr(import_module(f"dragoman.documents.{module}"), function)
-    return parse
+    return partial(_parse_xml, parse) if module in _XML_MODULES else parse
+
+
+def _parse_xml(parse: Callable[[bytes], Document], content: bytes) -> Document:
+    """Return the document of an XML file, also of one in an encoding of several bytes, which is read in UTF-8 instead."""
+    declaration = _DECLARED_ENCODING.match(content)
+    codec = find_codec(declaration[1].decode()) if declaration else None
+    if declaration is None or codec is None or codec not in _MULTIBYTE_CODECS:
+        return parse(content)
+    start, end = declaration.span(1)
+    decode(content, declaration[1].decode())  # whether each text has one encoding
+    document = parse(content[:start] + b"utf-8" + content[end:].decode(codec).encode())
+
+    def assemble(_: bytes, edits: Iterable[Edit]) -> bytes:
+        written = document.assemble(document.content, edits)
+        return content[:end] + written[start + len(b"utf-8") :].decode().encode(codec, "xmlcharrefreplace")
+
+    return replace(document, content=content, assemble=assemble, iter_units=None)

@@ -40,6 +40,8 @@ _BLANK = r"[ \t\r\n]*+"
 # Items of a list, and members of an object, that are numbers, true, false and null. A slice is short.
 _ITEMS = re.compile(rf"(?:{_BLANK},{_BLANK}[-+.\w]++){{1,4096}}+")
 _MEMBERS = re.compile(rf'(?:{_BLANK},{_BLANK}"[^"\\\n]*+"{_BLANK}:{_BLANK}[-+.\w]++){{1,4096}}+')
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_HALF_PAIR = re.compile(r"\\(\\u[dD][89a-fA-F][0-9a-fA-F]{2})")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 
@@ -63,6 +65,7 @@ def _parse(content: bytes, *, is_json5: bool) -> Document:
     holds_language = find_layout([string.path for string in strings])
     units: list[Unit] = []
     spans: dict[str, tuple[int, int]] = {}
+    broken_pairs: set[str] = set()  # units with half of a surrogate pair
     language: JsonString | None = None
     for number, string in enumerate(strings):
         path = string.path
@@ -76,9 +79,13 @@ def _parse(content: bytes, *, is_json5: bool) -> Document:
             unit = Unit(str(number), value, context=key, plural_form=find_plural_form(path, keys), key=key)
             units.append(unit)
             spans[unit.id] = string.start, string.end
+            if "\\u" in value and _SURROGATE.search(_DECODER.decode(_to_json(literal))):
+                broken_pairs.add(unit.id)
 
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         written = json.dumps(translation.text, ensure_ascii=is_ascii)
+        if unit.id in broken_pairs:
+            written = _HALF_PAIR.sub(r"\1", written)
         if not is_ascii:
             written = _CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], written)
         start, end = spans[unit.id]
@@ -156,7 +163,7 @@ def _to_json(token: str) -> str:
 def decode_string(quoted: str) -> str:
     """Return the text of a string. Half of a surrogate pair stays an escape, because no encoding can write it."""
     value: str = _DECODER.decode(quoted)
-    return re.sub(r"[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", value)
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,13 @@ def parse_resx(content: bytes) -> Document:
     """Return the document of a RESX file. Raises DataError for other files."""
     source = XmlSource(content, has_entities=True)
     units = UnitList(len(content))
+    num_with_elements = 0
     add = partial(_add_data, source)
     for element in source.iter_elements(("data",), root_name="root"):
         units.read(source, element, add)
-    return units.make_document(content, "resx")
+        value = element.find("value")
+        num_with_elements += value is not None and any(value.children)
+    return units.make_document(content, "resx", skipped={"values with elements": num_with_elements})
 
 
 def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:

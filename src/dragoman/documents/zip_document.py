@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dragoman.documents.document import Edit, UnitTranslation, iter_edited
+from dragoman.documents.reading import check_goes_on
 from dragoman.documents.xml_spans import MAX_ELEMENT_BYTES, XmlSource
 from dragoman.errors import DataError
 
@@ -25,6 +26,9 @@ MAX_RATIO = 100
 """Most bytes that a member of more than `MIN_RATIO_BYTES` unpacks to for each packed byte. Texts have 3 to 20, tables to 50."""
 MIN_RATIO_BYTES = 2**20
 MAX_MEMBERS = 20_000
+MAX_CHECKED_BYTES = 2**30
+"""Bytes, unpacked, of which damage is looked for before the translation."""
+_METHODS = (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED)
 _PART_BYTES = 2**16
 _WINDOW_BYTES = 2 * MAX_ELEMENT_BYTES
 _OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -151,6 +155,8 @@ class ZipMembers:
         self.members = {member.name: member for member in members}
         if len(self.members) != len(members):
             raise self.error("has two members of one name; save it again with the program that made it")
+        self._sound: set[str] = set()  # names of members that are not damaged
+        self._check_all()
 
     def error(self, problem: str, code: str = "invalid-format") -> DataError:
         """Return an error about this file."""
@@ -205,7 +211,7 @@ class ZipMembers:
         if name not in self.members:
             raise self.error(f"has no member {name[:80]!r}; save it again with the program that made it")
         member = self.members[name]
-        if member.method not in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+        if member.method not in _METHODS:
             raise self.error(f"has a member with compression {member.method}; save it again with an office program")
         packed = memoryview(self.content)[member.data_start : member.data_end]
         if name not in self._offsets:
@@ -214,20 +220,45 @@ class ZipMembers:
             self._unpacked_bytes += member.size
         return UnpackedMember(packed, member, self._window)
 
+    def _check_all(self) -> None:
+        """Raise DataError if a member is damaged, also one that no translation changes, such as a picture."""
+        num_bytes = 0
+        for member in self.members.values():
+            packed = memoryview(self.content)[member.data_start : member.data_end]
+            num_bytes += member.size
+            if num_bytes > MAX_CHECKED_BYTES:
+                break
+            if member.method in _METHODS and member.size <= max(MIN_RATIO_BYTES, MAX_RATIO * len(packed)):
+                size, checksum = self._measure(packed, member, member.size)
+                if checksum != member.crc and size <= member.size:
+                    raise self._damage(member)
+                if size == member.size:
+                    self._sound.add(member.name)
+
+    def _measure(self, packed: memoryview, member: ZipMember, limit: int) -> tuple[int, int]:
+        """Return the size of a member, or one beyond the limit, and its checksum, which is -1 for a damaged one."""
+        size = checksum = 0
+        try:
+            for part in _unpack(packed, member.method):
+                check_goes_on()
+                size += len(part)
+                checksum = zlib.crc32(part, checksum)
+                if size > limit:
+                    break
+        except zlib.error:
+            checksum = -1
+        return size, checksum
+
+    def _damage(self, member: ZipMember) -> DataError:
+        return self.error(f"has a damaged member: {member.name[:80]!r}; make a new copy of it")
+
     def _check(self, member: ZipMember, packed: memoryview) -> None:
         """Raise DataError if a member is damaged or too large."""
         remaining = MAX_UNPACKED_BYTES - self._unpacked_bytes
         largest = max(MIN_RATIO_BYTES, MAX_RATIO * len(packed))
-        size = checksum = 0
-        is_complete = True
-        try:
-            for part in _unpack(packed, member.method):
-                size += len(part)
-                checksum = zlib.crc32(part, checksum)
-                if size > min(remaining, largest):
-                    break
-        except zlib.error:
-            is_complete = False
+        size, checksum = member.size, member.crc
+        if member.name not in self._sound:
+            size, checksum = self._measure(packed, member, min(remaining, largest))
         if size > remaining:
             raise self.error(f"unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB of text; divide it", "input-too-long")
         if size > largest:
@@ -236,8 +267,8 @@ class ZipMembers:
                 "the program that made it",
                 "input-too-long",
             )
-        if not is_complete or size != member.size or checksum != member.crc:
-            raise self.error(f"has a damaged member: {member.name[:80]!r}; make a new copy of it")
+        if (size, checksum) != (member.size, member.crc):
+            raise self._damage(member)
 
     def read_xml(self, name: str) -> XmlSource:
         """Return a member that is XML."""
