@@ -32,7 +32,7 @@ _ANY_TAG = re.compile(r"</?[a-z]+[0-9]+/?>")
 _ANCHOR = re.compile(rb'^<a id="|\{#[^{}]*\}$')
 _ITEM = re.compile(r"(?:^|(?<=[./]))(0|[1-9][0-9]{0,5})(?=[./]|$)")
 _DIGITS = re.compile("[0-9]+")
-_NAME = re.compile(r"[^\W\d_]*+\d[\w.]*+|[A-Z]\w{2,}")
+_NAME = re.compile(r"(?<![^\W\d_])[^\W\d_]*+\d[\w.]*+|[A-Z]\w{2,}")
 _BLANKS = frozenset((b"", b'""', b"''", b"null", b"Null", b"NULL", b"~"))
 """Values that state no text, so that the source's own one is taken."""
 _NUMBERED_TAG = re.compile(r"(?<=<g)[0-9]+(?=>)|(?<=</g)[0-9]+(?=>)|(?<=<x)[0-9]+(?=/>)")
