@@ -85,6 +85,7 @@ def clean(
     Example:  dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
     """
     from dragoman.cleaning.cleaning_report import find_warnings, format_table
+    from dragoman.cleaning.enabled_filters import FILTER_KEYS
     from dragoman.cleaning.pipeline import clean_corpora
     from dragoman.cluster.clean import clean_on_cluster
     from dragoman.cluster.ray_executor import connect
@@ -122,6 +123,9 @@ def clean(
     header, rows = format_table(stats_by_corpus)
     location = format_location(output)
     print_table(f"{location}: pairs that each filter dropped (examples in {location}/cleaning.html)", header, rows)
+    filters_off = FILTER_KEYS.keys() - {row[0] for row in rows}
+    off = f"; off: {', '.join(sorted(filters_off))}" if filters_off else ""
+    click.echo(f"{len(FILTER_KEYS) - len(filters_off)} of {len(FILTER_KEYS)} filters are on{off}")
 
 
 @click.command()

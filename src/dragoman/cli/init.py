@@ -118,11 +118,12 @@ def _all_or_nothing(paths: Sequence[Path]) -> Iterator[None]:
 def _print_next_steps(files: Sequence[Path], output: Path, languages: tuple[str, str], recipe: Recipe) -> None:
     """Print the commands that clean and train, the time of the training, and a model of the pair that is here."""
     from dragoman.model_packages import list_models
-    from dragoman.runtime.counts import format_minutes
 
     click.echo(f"Try next:\n  dragoman clean {output} -o cleaned\n  dragoman train {output}")
     if (minutes := _estimate_minutes(recipe)) is not None:
-        click.echo(f"The training takes about {format_minutes(minutes)} here.")
+        from dragoman.training.time_estimate import describe_minutes
+
+        click.echo(describe_minutes(minutes))
     if (model := f"{languages[0]}-{languages[1]}") in list_models() and len(files) == 1:
         click.echo(f"The model {model} is here. Adapting it takes less time:\n  dragoman adapt {model} {files[0]}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from dragoman.config import ModelConfig, Recipe, TrainingConfig
 from dragoman.data.data_defaults import CorpusSize, measure_corpora
 from dragoman.model.factory import build_model
+from dragoman.runtime.counts import format_minutes
 from dragoman.training.compute_plan import choose_compute_plan
 
 MAX_TRIAL_TOKENS = 2048
@@ -18,6 +20,13 @@ MAX_TRIAL_TOKENS = 2048
 MAX_TRIALS = 3
 MAX_SECONDS = 3.0
 """No further trial starts after this time."""
+
+
+def describe_minutes(minutes: float) -> str:
+    """Return a sentence with the time of a training, and with the load of a machine that other programs use."""
+    load, num_cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    busy = f", and less without the other programs: the load is {load:.1f} on {num_cores} cores"
+    return f"The training takes about {format_minutes(minutes)} here{busy if load > num_cores else ''}."
 
 
 def estimate_recipe_minutes(recipe: Recipe) -> float:

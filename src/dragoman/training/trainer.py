@@ -36,6 +36,7 @@ from dragoman.training.monitoring.events import (
     Callback,
     EventKind,
     Notice,
+    RecentSteps,
     RunEvent,
     RunInfo,
     RunStarted,
@@ -52,6 +53,8 @@ from dragoman.training.train_step import TrainStep
 MAX_ROLLBACKS = 3
 # The time left is computed from the pace of the last minutes of training steps.
 PACE_WINDOW_SECONDS = 300.0
+# A device is asked for the loss at most this often between two reports.
+RECENT_SECONDS = 3.0
 
 
 class Trainer:
@@ -92,6 +95,7 @@ class Trainer:
         self.throughput = Throughput()
         self.pace = RecentRate(window_seconds=PACE_WINDOW_SECONDS, clock=lambda: 60.0 * self.state.minutes)
         self.peak_flops: float | None = None
+        self._measured_at = -math.inf
         self._is_divergence_reported = False
         self._skipped_logged = trainer_state.skipped_steps
         self._infeasible_logged = trainer_state.infeasible_pairs
@@ -139,7 +143,7 @@ class Trainer:
                 self.distributed.start_watchdog()
                 started = read_clock(self.config.clock)
                 gradient_norm = self._step()
-                self.callback(StepDone(self.state.step, self.budget_fraction()))
+                self.callback(StepDone(self.state.step, self.budget_fraction(), self._measure_recent_steps()))
                 clock_minutes = [
                     self.distributed.is_rank_zero * minutes
                     for minutes in (
@@ -314,6 +318,19 @@ class Trainer:
         lr = compute_learning_rate(self.config, d_model=self.recipe.model.d_model, step=step, progress=self.budget_fraction())
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+
+    def _measure_recent_steps(self) -> RecentSteps | None:
+        """Return the means over the steps since the last report; None if they were computed a few seconds ago."""
+        throughput = self.throughput
+        if time.monotonic() - self._measured_at < RECENT_SECONDS or not (tokens := int(self._tokens_since_log)):
+            return None
+        self._measured_at = time.monotonic()
+        return RecentSteps(
+            self.epochs(),
+            self._nll_since_log.item() / tokens,
+            throughput.target_tokens / throughput.seconds,
+            throughput.cost.flops / throughput.seconds / self.peak_flops if self.peak_flops else None,
+        )
 
     def _log_step(self, gradient_norm: torch.Tensor) -> None:
         tokens, throughput = int(self._tokens_since_log), self.throughput

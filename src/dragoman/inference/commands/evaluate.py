@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, get_args
 
@@ -288,15 +289,22 @@ def compute_scores(
     from dragoman.console.terminal import progress_bar, stderr_console
 
     scores = []
-    with progress_bar(stderr_console(), "scoring", None, unit="metrics") as bar:
-        for metric_score in _iter_scores(hypotheses, references, language, tokenizer, lowercase):
+    console = stderr_console()
+    notify = partial(console.print, markup=False)  # above the bar
+    with progress_bar(console, "scoring", None, unit="metrics") as bar:
+        for metric_score in _iter_scores(hypotheses, references, language, tokenizer, lowercase, notify):
             scores.append(metric_score)
             bar.advance(1)
     return scores
 
 
 def _iter_scores(
-    hypotheses: list[str], references: list[list[str]], language: str, tokenizer: str, lowercase: bool
+    hypotheses: list[str],
+    references: list[list[str]],
+    language: str,
+    tokenizer: str,
+    lowercase: bool,
+    notify: Callable[[str], None],
 ) -> Iterator[Score]:
     from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, find_ter_obstacle, splits_ter_characters
     from dragoman.evaluation.metrics import (
@@ -321,12 +329,12 @@ def _iter_scores(
             if uses_split_compounds(language):
                 yield compound_split_bleu(hypotheses, references, language, lowercase=lowercase)
         except MissingDependencyError as error:
-            click.echo(f"dragoman: Moses BLEU is left out: {error}", err=True)
+            notify(f"dragoman: Moses BLEU is left out: {error}")
     yield chrf(hypotheses, references)
     yield chrf(hypotheses, references, word_order=2)
     is_tokenized = tokenizer == "none"
     if obstacle := find_ter_obstacle(language, references[0], tokenized=is_tokenized):
-        click.echo(f"dragoman: TER is left out: {obstacle}", err=True)
+        notify(f"dragoman: TER is left out: {obstacle}")
     else:
         yield ter(hypotheses, references, splits_characters=splits_ter_characters(language, tokenized=is_tokenized))
     yield exact_match(hypotheses, references)

@@ -27,10 +27,9 @@ def adapt(bundle: Path, arguments: tuple[str, ...], run: Path | None, general: P
     Example:  dragoman adapt en-de own.tmx --general news.tsv --run own
     """
     from dragoman.console.terminal import print_json, stderr_console
-    from dragoman.runtime.counts import format_minutes
     from dragoman.training.adapt_recipe import prepare_adaptation
     from dragoman.training.commands.train import run_recipe
-    from dragoman.training.time_estimate import estimate_recipe_minutes
+    from dragoman.training.time_estimate import describe_minutes, estimate_recipe_minutes
 
     files, changes = split_files_and_settings(arguments)
     if not files:
@@ -44,8 +43,8 @@ def adapt(bundle: Path, arguments: tuple[str, ...], run: Path | None, general: P
     message = f"{names}: {', '.join(counts)}"
     stderr_console().print(message, style="dim", markup=False)
     if not (folder / "checkpoints").exists():
-        minutes = format_minutes(estimate_recipe_minutes(adaptation.recipe))
-        stderr_console().print(f"The training takes about {minutes} here.", style="dim", markup=False)
+        minutes = estimate_recipe_minutes(adaptation.recipe)
+        stderr_console().print(describe_minutes(minutes), style="dim", markup=False)
     report = run_recipe(adaptation.recipe)
     if as_json:
         print_json(report)

@@ -15,7 +15,7 @@ from dragoman.runtime.counts import format_perplexity
 from dragoman.runtime.progress import LineTimer, RecentRate, format_duration, format_rate
 
 if TYPE_CHECKING:
-    from dragoman.training.monitoring.events import RunInfo, StepReport, TrainingEvent, ValidationReport
+    from dragoman.training.monitoring.events import RecentSteps, RunInfo, StepReport, TrainingEvent, ValidationReport
 
 
 class TrainingProgressBar:
@@ -29,6 +29,8 @@ class TrainingProgressBar:
         self.timer = LineTimer()
         self.phase, self._phase_start_time = "preparing", self.timer.clock()
         self.step, self.progress = 0, 0.0
+        self.config: Mapping[str, Any] = {}
+        self._pause_start: float | None = None
         self.bar = Progress(
             *([TextColumn("[bold]training"), BarColumn(bar_width=20)] if is_wide else []),
             TextColumn("{task.percentage:>3.0f} %"),
@@ -49,11 +51,15 @@ class TrainingProgressBar:
                 self.notice(event.text)
             case events.PreparationProgress():
                 self.bar.stop()  # a terminal shows one bar at a time
+                self._pause_start = self._pause_start or self.timer.clock()
                 self.preparation_bar.update(event.task_name, event.done, event.total, event.unit)
             case events.RunStarted():
+                self.config = event.recipe.get("training", {})
                 self.begin(event.run_info)
             case events.StepDone():
                 self.advance(event.progress, event.step)
+                if event.recent is not None:
+                    self.show_state(event.recent)
             case events.StepReport():
                 self.show_step(event)
             case events.RunEvent():
@@ -79,6 +85,8 @@ class TrainingProgressBar:
         device_text = f"{run_info.devices} devices, each " if run_info.devices > 1 else ""
         machine = ", ".join(run_info.machine.split(", ")[:2])  # the report also has the kernels
         self.notice(f"{run_info.parameters:,} parameters on {device_text}{machine}")
+        if (max_minutes := self.config.get("max_minutes")) is not None:
+            self.notice(f"training.max_minutes = {max_minutes:g} counts the steps; validations and the test set come on top")
         self._start_phase("first step")
 
     def advance(self, progress: float, step: int) -> None:
@@ -86,7 +94,7 @@ class TrainingProgressBar:
         self.preparation_bar.close()
         if not self.bar.live.is_started:
             self.bar.start()
-        self.phase, self.step, self.progress = "training", step, progress
+        self.phase, self.step, self.progress, self._pause_start = "training", step, progress, None
         self.rate.update(progress)
         self.step_rate.update(step)
         self.bar.update(self.task_id, completed=progress)
@@ -114,20 +122,42 @@ class TrainingProgressBar:
         self.phase, self._phase_start_time = phase, self.timer.clock()
 
     def show_step(self, report: StepReport) -> None:
-        """Show loss, perplexity, speed and gradient norm. Details that do not fit into the terminal are left out."""
-        speed_text = f"{report.tokens_per_second:,.0f} tokens/s"
-        mfu_text = f" ({report.mfu:.0%})" if report.mfu is not None else ""
-        norm_text = f"norm {report.gradient_norm:.3g}"
-        state_text = f"step {report.step:,}  loss {report.loss:.3f}  ppl {format_perplexity(report.perplexity, ',.1f')}"
-        for detail in (speed_text + mfu_text, norm_text):
-            state_text = f"{state_text}  {detail}" if len(state_text) + 2 + len(detail) <= self.state_width else state_text
-        self.bar.update(self.task_id, state=state_text)
+        """Show loss, perplexity, speed and gradient norm."""
+        self.step = report.step
+        self.show_state(report)
         if not self.console.is_terminal:
             self._print_line(
                 f"step {report.step:>7,}  epoch {report.epoch:6.2f}  loss {report.loss:.3f}  "
-                f"perplexity {format_perplexity(report.perplexity, '.2f'):>8}  {norm_text}  lr {report.lr:.2e}  "
-                f"{speed_text}{mfu_text.replace(')', ' MFU)')}  {format_duration(60 * report.minutes_left)} left"
+                f"perplexity {format_perplexity(report.perplexity, '.2f'):>8}  gradient norm {report.gradient_norm:.3g}  "
+                f"learning rate {report.lr:.2e}  {_format_speed(report)}  {format_duration(60 * report.minutes_left)} left"
             )
+
+    def show_state(self, state: RecentSteps | StepReport) -> None:
+        """Show a few lines beside the share of the budget: steps, epoch, loss, speed, and what comes next."""
+        parts = [f"step {self.step:,}{self._format_total()}", f"epoch {state.epoch:.2f}", f"loss {state.loss:.3f}"]
+        lines = [parts.pop(0)]
+        for part in [*parts, _format_speed(state), *self._list_next()]:
+            is_short = len(lines[-1]) + 2 + len(part) <= self.state_width
+            lines[-1:] = [f"{lines[-1]}  {part}"] if is_short else [lines[-1], part]
+        self.bar.update(self.task_id, state="\n".join(lines))
+
+    def _format_total(self) -> str:
+        """Return the steps of the whole budget, which are estimated if it is no number of steps."""
+        max_steps = self.config.get("max_steps")
+        if not max_steps or not self.progress:
+            return ""
+        total = round(self.step / self.progress)
+        return f" of {max_steps:,}" if total >= max_steps else f" of about {total:,}"
+
+    def _list_next(self) -> list[str]:
+        """Return the steps of the next validation and of the next checkpoint, or the minutes between checkpoints."""
+        texts: dict[str, str] = {}
+        for name, key in (("validation", "validate_every_steps"), ("checkpoint", "checkpoint_every_steps")):
+            if interval := self.config.get(key):
+                texts[name] = f"{name} at step {(self.step // interval + 1) * interval:,}"
+        if minutes := self.config.get("checkpoint_every_minutes"):
+            texts.setdefault("checkpoint", f"checkpoint every {minutes:g} min")
+        return list(texts.values())
 
     def show_validation(self, report: ValidationReport) -> None:
         """Print the scores of a validation."""
@@ -136,6 +166,8 @@ class TrainingProgressBar:
         score_text = f"  accuracy {report.token_accuracy:.2f}" if report.token_accuracy is not None else ""
         score_text += "".join(f"  {name} {value:.2f} (greedy)" for name, value in scores if value is not None)
         best_mark = "  best so far" if report.best else ""
+        seconds = 0.0 if self._pause_start is None else self.timer.clock() - self._pause_start
+        best_mark += f"  took {format_duration(seconds)}" if seconds >= 1.0 else ""
         self._print_line(
             Text.from_markup(
                 f"step {report.step:>7,}  [bold]validation[/bold]  loss {report.nll:.3f}  "
@@ -154,6 +186,11 @@ class TrainingProgressBar:
     def _print_line(self, line: Text | str) -> None:
         self.timer.restart()
         self.console.print(line, markup=False)
+
+
+def _format_speed(state: RecentSteps | StepReport) -> str:
+    peak = f", {state.mfu:.0%} of peak" if state.mfu is not None else ""
+    return f"{state.tokens_per_second:,.0f} tokens/s{peak}"
 
 
 def format_cost(report: Mapping[str, Any]) -> str:

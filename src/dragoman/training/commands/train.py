@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,9 @@ def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_res
     report = run_recipe(settings, choice=choice)
     if report:
         print_report(report, as_json)
+    if report and not as_json and settings.task.kind == "translation":
+        bundle, page = (shlex.quote(str(Path(settings.run) / name)) for name in ("bundle", "report.html"))
+        click.echo(f"Try next:\n  dragoman translate {bundle} FILE\n  dragoman serve {bundle}\nThe report: {page}")
 
 
 def launch_processes(

@@ -88,6 +88,18 @@ class StepDone:
     step: int
     progress: float
     """Share of the budget that is spent, 0 to 1."""
+    recent: RecentSteps | None = None
+    """Every few seconds, what the steps since the last `StepReport` cost."""
+
+
+@dataclass(frozen=True)
+class RecentSteps:
+    """Means over some steps, see `StepReport`."""
+
+    epoch: float
+    loss: float
+    tokens_per_second: float
+    mfu: float | None = None
 
 
 @dataclass(frozen=True)
