@@ -72,6 +72,11 @@ def get_language(code: str) -> str:
     return _ALIASES.get(subtag, subtag)
 
 
+def is_known_language(code: str) -> bool:
+    """Return whether a code is that of a language with two letters."""
+    return get_language(code) in _ALIASES.values() or get_language(code) in LANGUAGE_NAMES
+
+
 def is_same_language(first_code: str, second_code: str) -> bool:
     """Return whether two codes are of one language, as en-GB and EN_us are."""
     return get_language(first_code) == get_language(second_code)

@@ -249,6 +249,22 @@ def test_folder_is_translated_into_the_same_tree(bundle: Path, tmp_path: Path) -
     assert "link.txt: is a link (skipped)" in result.stderr.replace("\n", "")
 
 
+def test_files_of_other_languages_beside_their_source_are_left_out(bundle: Path, tmp_path: Path) -> None:
+    resources = '<resources><string name="a">one two</string></resources>'
+    texts = {"json": '{"a": "one two"}', "po": CATALOG, "xml": resources, "txt": "one two\n"}
+    sources = ["en.json", "texts.po", "values/a.xml", "values-night/a.xml", "docs/en/a.txt", "docs/en/fr.json", "notes.txt"]
+    others = ["fr.json", "de.json", "texts.fr.po", "values-pt-rBR/a.xml", "docs/zh-Hans/b.txt", "notes.es.txt"]
+    for name in (*sources, *others):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text(texts[name.rpartition(".")[2]], encoding="utf-8")
+    result = run(bundle, tmp_path / "in", "-o", tmp_path / "out")
+    assert result.exit_code in (0, 3), result.output
+    written = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert written == set(sources)
+    assert f"0 refused, {len(others)} skipped ({len(others)} in other languages); " in result.stderr.replace("\n", " ")
+    assert "fr.po" not in result.stderr
+
+
 def test_options_that_do_not_go_with_folders_are_named(bundle: Path, tmp_path: Path) -> None:
     folder = make_project(tmp_path)
     (tmp_path / "empty").mkdir()

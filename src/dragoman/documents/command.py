@@ -172,7 +172,7 @@ def translate_file(args: TranslateFileOptions) -> None:
               dragoman translate-file --check messages.po
     """
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
-    from dragoman.documents.file_report import FileReport, describe, report_file, summarize
+    from dragoman.documents.file_report import OTHER_LANGUAGE, FileReport, describe, report_file, summarize
     from dragoman.documents.folder_files import list_files
 
     settings = [argument for argument in args.arguments if "=" in argument and not Path(argument).exists()]
@@ -195,6 +195,9 @@ def translate_file(args: TranslateFileOptions) -> None:
 
     for path, reason in files.skipped.items():
         add_report(FileReport(str(path), "skipped", error=f"{path}: {reason}", code="unknown-format"))
+    for path, language in files.other_languages.items():
+        error = f"{path}: is in the language {language!r}, beside a file of the source's"
+        add_report(FileReport(str(path), "skipped", error=error, code=OTHER_LANGUAGE))
     if files.folders:
         sizes = {path: path.stat().st_size if path.is_file() else 0 for path in files.places}
         num_done = 0
@@ -355,11 +358,16 @@ def _make_options(args: TranslateFileOptions) -> FileOptions:
 
 def _name_outputs(output: Path | None, files: InputFiles, translator: FileTranslator) -> dict[Path, Path]:
     """Return the output of each file. A file of a folder without a name of its project is moved to the skipped ones."""
-    from dragoman.documents.output_names import get_output_suffix
+    from dragoman.documents.output_names import find_other_language, get_output_suffix
 
+    source = translator.options.source_language
     outputs: dict[Path, Path] = {}
     for path, place in list(files.places.items()):
-        if output is not None:
+        root = next((folder for folder in files.folders if path.is_relative_to(folder)), None)
+        if root is not None and source and (code := find_other_language(path, root, source)):
+            files.other_languages[path] = code
+            del files.places[path]
+        elif output is not None:
             outputs[path] = output if _names_one_file(output, files) else output / place.with_suffix(get_output_suffix(path))
         elif files.folders and not translator.has_project_name(path):
             files.skipped[path] = "has no name that says where the project looks for its translation"

@@ -29,6 +29,8 @@ from dragoman.text.glossary import Glossary
 
 OnProgress = Callable[[int, int], None]
 
+OTHER_LANGUAGE = "unsupported-language"
+"""Code of a file of a folder that is skipped because it is a translation. The summary alone counts it."""
 MAX_MESSAGES = 10
 """Flagged texts of a file that are named on standard error."""
 _REVIEW_MARKS = {"po": "fuzzy, which msgfmt leaves out (see --accept)", "ts": "unfinished"}
@@ -203,6 +205,8 @@ def _list_flagged(results: Sequence[UnitResult], glossary: Glossary | None) -> l
 
 def describe(report: FileReport) -> list[str]:
     """Return the messages about a file."""
+    if report.status == "skipped" and report.code == OTHER_LANGUAGE:
+        return []
     if report.error is not None:
         return [f"{report.error} ({report.status})"]
     lines = []
@@ -234,6 +238,8 @@ def describe(report: FileReport) -> list[str]:
 def summarize(reports: Sequence[FileReport]) -> str:
     """Return one line about all files of a command."""
     numbers = Counter(report.status for report in reports)
+    num_other = sum(report.status == "skipped" and report.code == OTHER_LANGUAGE for report in reports)
+    others = f" ({num_other} in other languages)" if num_other else ""
     num_good = numbers["ok"] + numbers["flagged"]
     translated, kept, left, flagged = (
         sum(counts)
@@ -245,6 +251,6 @@ def summarize(reports: Sequence[FileReport]) -> str:
     if num_good and all(report.output is None for report in reports):  # of --check
         counts = f"{format_count(kept, 'translation')} checked, {format_count(left, 'text')} without one"
     return (
-        f"{format_count(num_good, 'file')} done, {numbers['refused']} refused, {numbers['skipped']} skipped; "
+        f"{format_count(num_good, 'file')} done, {numbers['refused']} refused, {numbers['skipped']} skipped{others}; "
         f"{counts}, {flagged:,} flagged"
     )

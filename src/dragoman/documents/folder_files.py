@@ -25,11 +25,13 @@ class InputFiles:
     Attributes:
         places: by the path of each file, its place below the folder that was given; for a file that was given, its name
         skipped: by the path of each file and folder that is left out, the reason
+        other_languages: code of the language of each file of a folder that is left out because it is a translation
         folders: folders that were given
     """
 
     places: dict[Path, Path] = field(default_factory=dict)
     skipped: dict[Path, str] = field(default_factory=dict)
+    other_languages: dict[Path, str] = field(default_factory=dict)
     folders: Sequence[Path] = ()
 
 

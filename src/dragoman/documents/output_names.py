@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dragoman.languages import is_same_language
+from dragoman.languages import is_known_language, is_same_language
 
 _CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_](?:[A-Za-z]{4}|r?[A-Za-z]{2}|[0-9]{3})){0,2}")
 _LOCALE_FOLDERS = {
@@ -75,6 +75,31 @@ def find_original(path: Path, source: str, target: str) -> Path | None:
         candidates += [sibling / path.relative_to(folder) for sibling in _list_folders(folder.parent)]
     files = (file for file in candidates if file != path and file.is_file())
     return next((file for file in files if name_in_project(file, source, target) == path), None)
+
+
+def find_other_language(path: Path, root: Path, source: str) -> str:
+    """Return the code of another language that a file, or a folder around it, has beside one of the source's; empty for none.
+
+    root: folder that the file is in, whose own name does not count
+    """
+    for _, code in _find_codes(path.stem):
+        if _is_other(code, source) and find_original(path, source, code) is not None:
+            return code
+    for folder in path.parents[: len(path.relative_to(root).parts) - 1]:
+        siblings = [_strip_folder(entry.name) for entry in _list_folders(folder.parent)]
+        code = _strip_folder(folder.name)
+        if _is_other(code, source) and any(name in ("Base", "values") or _is_named_for(name, source) for name in siblings):
+            return code
+    return ""
+
+
+def _is_other(code: str, source: str) -> bool:
+    return _CODE.fullmatch(code) is not None and is_known_language(code) and not is_same_language(code, source)
+
+
+def _strip_folder(name: str) -> str:
+    """Return the code of a folder of Android or Apple; other names stay."""
+    return name.removesuffix(".lproj").removeprefix("values-").removeprefix("b+").replace("+", "-")
 
 
 def _name_catalog(path: Path, target: str) -> Path | None:
