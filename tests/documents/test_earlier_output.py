@@ -11,7 +11,7 @@ from document_checks import OPTIONS, make_stub
 
 from dragoman.documents.command import translate_file
 from dragoman.documents.document import Document, UnitTranslation, write_document
-from dragoman.documents.earlier_output import keep_values, match_texts
+from dragoman.documents.earlier_output import keep_values, match_texts, merge_translations
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import DocumentOptions, translate_document
 from dragoman.errors import DataError
@@ -287,3 +287,17 @@ def test_translations_of_an_earlier_catalog_stay(name: str, bundle: Path, tmp_pa
     assert (units["one two"].target, units["one two"].state) == ("von Hand", "translated")
     assert units["big"].target
     assert units["big"].state == "fuzzy"
+
+
+def test_translations_of_equal_sources_stay_with_their_ids() -> None:
+    """The output has the units in another order, and a human added a note to one."""
+    unit, file = CATALOGS["a.xlf"][2].replace("{0}</source>", "{1}</source>{2}"), CATALOGS["a.xlf"][1]
+    document = read(
+        "a.xlf", file.format("".join(unit.format(*texts, "") for texts in (("2", "Open"), ("1", "Open"), ("3", "One"))))
+    )
+    target = "<target>{}</target>".format
+    texts = [("1", "Open", target("Öffnen")), ("2", "Open", target("Offen")), ("3", "One", target("Eins") + "<note>N</note>")]
+    output = read("a.xlf", file.format("".join(unit.format(*text) for text in texts)))
+    merged, unused = merge_translations(document, get_parser("a.xlf"), output)
+    assert [unit.target for unit in merged.units] == ["Offen", "Öffnen", "Eins"]
+    assert not unused

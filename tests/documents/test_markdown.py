@@ -253,3 +253,9 @@ def test_anchors_of_headings_are_outside_of_the_text(subtests: pytest.Subtests) 
             assert read_sources(text) == ["B <g1>c</g1>"]
             check_laws(markdown.parse, text.encode())
     assert read_sources('# <a id="x"></a>\n\n# {#x}\n\nA {#x}\n') == ["A<x1/>"]
+
+
+def test_titles_of_links_and_pictures_are_counted() -> None:
+    """A title of a reference counts once, and a number is none."""
+    text = '[a](b "The title"), ![a](c.png "A cat"), [ref], [ref] and [x](y "5").\n\n[ref]: /x "Title"\n[other]: /x\n'
+    assert markdown.parse(text.encode()).skipped == {"titles of links and pictures": 3}

@@ -165,25 +165,31 @@ def merge_translations(
 ) -> tuple[Document, Sequence[str]]:
     """Return a bilingual document with the translations that an output has, and the sources of those that have no place in it.
 
-    A translation belongs to the text with the same source and context. A good one in the document stays.
+    A translation belongs to the text with the same source and context, of several to that with the same id, or to the only
+    one with the same source. A good one in the document stays.
 
     parse: function that reads the format
     """
-    earlier: dict[tuple[str, ...], list[Unit]] = {}
-    for other in output.units:
-        earlier.setdefault(_get_place(other), []).append(other)
-    places: Counter[tuple[str, ...]] = Counter()
+    sides: list[dict[tuple[str, ...], list[Unit]]] = [{}, {}]
+    for side, units in zip(sides, (document.units, output.units), strict=True):
+        for unit in units:
+            side.setdefault(_get_place(unit), []).append(unit)
+    counts = [Counter(place[1:] for place in side) for side in sides]
+    others_by_source = {place[1:]: place for place in sides[1]}
+    for place in sides[0].keys() - sides[1].keys():  # with another context
+        if counts[0][place[1:]] == counts[1][place[1:]] == 1:
+            sides[1][place] = sides[1].pop(others_by_source[place[1:]])
     translations: dict[str, UnitTranslation] = {}
-    for unit in document.units:
-        place = _get_place(unit)
-        others = earlier.get(place, [])
-        if others and unit.state not in ("translated", "locked"):
-            other = others[min(places[place], len(others) - 1)]
-            if other.target and (other.target, other.state) != (unit.target, unit.state):
-                state: UnitState = "fuzzy" if other.state == "fuzzy" else "translated"
-                translations[unit.id] = UnitTranslation(other.target, state)
-        places[place] += 1
-    unused = [units[0].source for place, units in earlier.items() if units[0].target and place not in places]
+    for place, units in sides[0].items():
+        others = sides[1].get(place, [])
+        by_id = {other.id: other for other in others}
+        for number, unit in enumerate(units):
+            if others and unit.state not in ("translated", "locked"):
+                other = by_id.get(unit.id, others[min(number, len(others) - 1)])
+                if other.target and (other.target, other.state) != (unit.target, unit.state):
+                    state: UnitState = "fuzzy" if other.state == "fuzzy" else "translated"
+                    translations[unit.id] = UnitTranslation(other.target, state)
+    unused = [units[0].source for place, units in sides[1].items() if units[0].target and place not in sides[0]]
     if not translations:
         return document, unused
     written = write_document(document, translations, output.target_language)

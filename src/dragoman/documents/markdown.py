@@ -162,6 +162,7 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
         yield from reader.make_html_edits(translations, language)
 
     num_elements = 0
+    titles: list[Any] = []
     for before, token in pairwise(chain((Token("", "", 0),), tokens)):
         if token.type == "html_block" and env["is_mdx"]:
             num_elements += any(map(str.isalpha, _ELEMENT.sub("", token.content)))
@@ -175,9 +176,12 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
             inline(state)
             text_join(state)
             reader.add(token, before)
+            titles += [child.attrs.get("title", "") for child in token.children or () if "label" not in child.meta]
             token.children = None
     reader.find_anchors()
+    titles += [reference.get("title", "") for reference in env.get("references", {}).values()]
     skipped = {
+        "titles of links and pictures": sum(any(map(str.isalpha, title)) for title in titles),
         "blocks of elements of MDX": num_elements,
         "titles and labels of components": _count_attributes(body, [token for token in tokens if _is_read(token, env)]),
     }
