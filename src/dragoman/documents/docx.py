@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles
@@ -25,14 +26,15 @@ from dragoman.documents.script_languages import ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, check_well_formed, escape_xml
 from dragoman.documents.xml_units import UnitList
 from dragoman.documents.zip_document import ZipMembers
+from dragoman.errors import DataError
 
 _PART_TYPES = tuple(
     f"wordprocessingml.{name}+xml"
     for name in ("document.main", "template.main", "document.glossary", "header", "footer", "footnotes", "endnotes", "comments")
 )
 # What is written anew or left out with a run: it changes neither texts nor their order.
-_RUN_NOTES = re.compile(
-    r' xml:space="preserve"| w:rsid\w*+="[^"<>]*+"|<w:(?:lang|noProof|proofErr|lastRenderedPageBreak)\b[^<>]*+/>'
+_RUN_NOTES = tuple(
+    map(re.compile, (r' w:rsid\w*+="[^"<>]*+"', r"<w:(?:lang|noProof|proofErr|lastRenderedPageBreak)\b[^<>]*+/>"))
 )
 _READ_BY_TEXT = re.compile(r"<w:(?:vertAlign|framePr)\b")
 """Properties with which a run or a paragraph is read by its letters."""
@@ -85,12 +87,12 @@ def _keeps_tags(
         text = translations[unit.id].text if unit.id in translations else unit.source
         texts.setdefault(name, []).append(text if unit.markup == "xml" else escape_xml(text))
     written = ZipMembers(content, "docx")
-    return all(_keeps_member(members.read_xml(name), written.read_xml(name), texts[name]) for name in texts)
+    with suppress(DataError):
+        return all(_keeps_member(members.read_xml(name), written.read_xml(name), texts[name]) for name in texts)
+    return False
 
 
 def _keeps_member(source: XmlSource, written: XmlSource, texts: Sequence[str]) -> bool:
-    if any(map(_READ_BY_TEXT.search, source.iter_markup())):
-        return False
     if not has_same_tags(_iter_plain(source), _iter_plain(written), texts):
         return False
     check_well_formed(written)
@@ -98,8 +100,17 @@ def _keeps_member(source: XmlSource, written: XmlSource, texts: Sequence[str]) -
 
 
 def _iter_plain(source: XmlSource) -> Iterator[str]:
-    """Yield the markup of a member, in parts that end behind a tag, without what a program notes in runs."""
-    return (_RUN_NOTES.sub("", markup).replace("<w:rPr></w:rPr>", "") for markup in source.iter_markup())
+    """Yield the markup of a member, in parts that end behind a tag, without what a program notes in runs.
+
+    Raises DataError for a run or a paragraph that is read by its letters.
+    """
+    for markup in source.iter_markup():
+        if _READ_BY_TEXT.search(markup):
+            raise DataError("a run or a paragraph is read by its letters", code="invalid-data")
+        plain = markup.replace(' xml:space="preserve"', "")
+        for pattern in _RUN_NOTES:
+            plain = pattern.sub("", plain)
+        yield plain.replace("<w:rPr></w:rPr>", "")
 
 
 def _read_styles(members: ZipMembers) -> FontStyles:

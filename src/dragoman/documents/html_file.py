@@ -66,10 +66,9 @@ _ANY_TAG = re.compile("<[^<>]*>")
 _STRUCTURE_TAG = re.compile(r"<(?:br\b|[^A-Za-z/]|[^>]*\b(?:lang|dir|style)\b)", re.IGNORECASE)
 """Tags that divide texts or state a language, and what is no tag"""
 _TAG_WORD = re.compile(r"""\"[^"]*+"|'[^']*+'|[^\s"'/]++""")
-# Outside of values in quotation marks, neither < nor > stands in a tag.
-_START_TAG = re.compile(r"""<([a-zA-Z][^\s/<>]*+)(?:[^<>=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+)*+>""")
+# A start tag, or an end tag. Outside of values in quotation marks, neither < nor > stands in one.
+_TAG_AT = re.compile(r"""<(?:([a-zA-Z][^\s/<>]*+)(?:[^<>=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+)*+|/([a-zA-Z][^\s/<>]*+)?[^<>]*+)>""")
 _UNQUOTED_END = re.compile(r"=\s*+[^\s\"'=<>]++/>$")
-_END_TAG = re.compile(r"</([a-zA-Z][^\s/<>]*+)?[^<>]*+>")
 _OTHER_MARKUP = (
     ("<!--", "-->", "comment"), ("<![CDATA[", "]]>", "declaration"), ("<!", ">", "declaration"), ("<?", ">", "declaration"),
 )  # fmt: skip
@@ -82,12 +81,32 @@ _TEMPLATE = re.compile(r"\{%(?=(?:(?!\{%).){0,1000}%\})|<%|<\?(?:php|=)", re.DOT
 
 @dataclass(slots=True)
 class _HtmlToken(Nested):
-    """Part of the file. kind: text, start, end, empty, comment or declaration. name: of a tag, in lower case"""
+    """Part of the file.
+
+    kind: text, start, end, empty, comment or declaration
+    name: of a tag, in lower case
+    source: the part as it stands there
+    tag: the tag if it has attributes with a text or with a language
+    """
 
     kind: str
     name: str
+    source: str
     start: int
     end: int
+    tag: _Tag | None = None
+
+    @property
+    def is_blank(self) -> bool:
+        """Return whether the token belongs to no text if it is at the edge of one."""
+        return self.kind == "comment" or not self.source.strip(_BLANKS)
+
+    @property
+    def shown(self) -> str:
+        """The part as its text shows it."""
+        if self.tag is not None:
+            return self.tag.shown
+        return _SPACE.sub(" ", self.source) if self.is_text else self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +134,11 @@ class _Tag:
     statements: Sequence[Statement]
 
 
-def _list_depths(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> list[int]:
+def _list_depths(run: Sequence[_HtmlToken]) -> list[int]:
     """Return the number of open elements after each token; -1 last if a tag has no partner among the tokens."""
     names: list[str] = []
     depths: list[int] = []
-    for token, _ in run:
+    for token in run:
         if token.is_start and token.name not in VOID_TAGS:
             names.append(token.name)
         elif token.is_end and (not names or names.pop() != token.name):
@@ -128,7 +147,7 @@ def _list_depths(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> list[int]:
     return depths
 
 
-def _is_one_element(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> bool:
+def _is_one_element(run: Sequence[_HtmlToken]) -> bool:
     depths = _list_depths(run)
     return depths.count(0) == 1 and depths[-1] == 0
 
@@ -143,14 +162,14 @@ def _iter_tokens(text: str) -> Iterator[_HtmlToken]:
             position = start + 1
             continue
         if text_start < start:
-            yield _HtmlToken("text", "", text_start, start)
+            yield _HtmlToken("text", "", text[text_start:start], text_start, start)
         yield token
         position = text_start = token.end
-        if token.is_start and token.name in _RAW_TEXT_ENDS:
+        if token.name in _RAW_TEXT_ENDS and token.is_start:
             end = _RAW_TEXT_ENDS[token.name].search(text, position)
             position = end.start() if end else len(text)
     if text_start < len(text):
-        yield _HtmlToken("text", "", text_start, len(text))
+        yield _HtmlToken("text", "", text[text_start:], text_start, len(text))
 
 
 class _MarkPlaces:
@@ -172,18 +191,19 @@ class _MarkPlaces:
 
 def _read_token(text: str, start: int, marks: _MarkPlaces) -> _HtmlToken | None:
     """Return the token that begins with this `<`, or None."""
-    if match := _START_TAG.match(text, start):
-        if match.end() - start > MIN_LONG_TAG:
-            for count, _ in enumerate(_TAG_WORD.finditer(text, start, match.end())):
+    if match := _TAG_AT.match(text, start):
+        source, start_name, end_name = match.group(0, 1, 2)
+        if not start_name:
+            return _HtmlToken("end" if end_name else "comment", (end_name or "").lower(), source, start, match.end())
+        if len(source) > MIN_LONG_TAG:
+            for count, _ in enumerate(_TAG_WORD.finditer(source)):
                 check_codes(count)
-        is_empty = match[0].endswith("/>") and not _UNQUOTED_END.search(match[0])
-        return _HtmlToken("empty" if is_empty else "start", match[1].lower(), start, match.end())
-    if match := _END_TAG.match(text, start):
-        return _HtmlToken("end" if match[1] else "comment", (match[1] or "").lower(), start, match.end())
+        is_empty = source.endswith("/>") and not _UNQUOTED_END.search(source)
+        return _HtmlToken("empty" if is_empty else "start", start_name.lower(), source, start, match.end())
     for opening, closing, kind in _OTHER_MARKUP:
         if text.startswith(opening, start):
             end = marks.find_end(closing, start + len(opening))
-            return None if end < 0 else _HtmlToken(kind, "", start, end)
+            return None if end < 0 else _HtmlToken(kind, "", text[start:end], start, end)
     return None
 
 
@@ -260,7 +280,7 @@ class _PageReader:
         self._bare: dict[int, bool] = {}  # texts in no block, and whether one element with a direction holds each
         self.skipped: Counter[str] = Counter()
         self._new_units: list[Unit] = []
-        self._run: list[tuple[_HtmlToken, str | _Tag]] = []
+        self._run: list[_HtmlToken] = []
         self._run_characters = 0
 
     def read(self) -> Iterator[Unit]:
@@ -278,12 +298,13 @@ class _PageReader:
         marks = [mark.start() for mark in _TEMPLATE.finditer(text.text)][::-1]
         for token in _iter_tokens(text.text):
             kind, name = token.kind, token.name
-            num_tags += name != ""
             if token.end >= check_place:
                 check_place = token.end + _CHECKED_CHARACTERS
                 self._check_limits(num_tags)
-            if (kind == "start" or kind == "end") and name not in VOID_TAGS:
-                element_depth.add(name, is_start=kind == "start")
+            if name:
+                num_tags += 1
+                if kind != "empty" and name not in VOID_TAGS:
+                    element_depth.add(name, is_start=kind == "start")
             if marks:
                 if name in OPAQUE_TAGS:
                     opaque_depth += token.depth_change
@@ -300,34 +321,31 @@ class _PageReader:
                 elif token.is_text and kept_tag in _READ_TAGS:
                     self._count_kept(kept_tag, token)
                 kept_tag = kept_tag if depth else ""
-            elif name:
-                source = text.text[token.start : token.end]
-                values = _read_values(source) if "=" in source and kind != "end" else {}
-                is_whole = _is_kept(name, values)
-                if is_whole and kind == "start" and name not in VOID_TAGS:
+            elif not name:
+                if kind == "declaration":
+                    self._end_run()
+                elif self._run or not token.is_blank:
+                    self._add_to_run(token)
+            elif kind == "end":
+                if name in BLOCK_TAGS:
+                    self._end_run()
+                    self.page.outer_blocks.read_end(name)
+                else:
+                    self._add_to_run(token)
+                self._scopes.read_end(name)
+            else:
+                values = _read_values(token.source) if "=" in token.source else {}
+                is_whole, is_void = _is_kept(name, values), name in VOID_TAGS
+                if is_whole and kind == "start" and not is_void:
                     kept_tag, depth = name, 1
                 if is_outside := bool(kept_tag) or name in BLOCK_TAGS:
                     self._end_run()
-                    if kind == "end":
-                        self.page.outer_blocks.read_end(name)
-                elif not self._run:
-                    self._run_language = self._scopes.language
-                is_code = bool(kept_tag) and kept_tag not in _SHOWN_TAGS
-                shown = (
-                    source
-                    if is_code
-                    else self._read_tag(token, source, values, has_texts=not is_whole and name not in VOID_TAGS)
-                )
-                if not is_outside:
-                    self._add_to_run(token, shown)
-                elif isinstance(shown, _Tag) and not kept_tag:
-                    self.page.add(shown.statements)
-            elif kind == "declaration":
-                self._end_run()
-            else:
-                if not self._run:
-                    self._run_language = self._scopes.language
-                self._add_to_run(token, text.text[token.start : token.end])
+                else:
+                    self._add_to_run(token)
+                if not kept_tag or kept_tag in _SHOWN_TAGS:
+                    token.tag = self._read_tag(token, values, has_texts=not is_whole and not is_void)
+                    if token.tag is not None and is_outside and not kept_tag:
+                        self.page.add(token.tag.statements)
             if self._new_units:
                 yield
         self._check_limits(num_tags)
@@ -339,7 +357,7 @@ class _PageReader:
         text = self.text.text
         start = text.rfind("<", 0, token.start) + 1
         is_code = text[start : start + 6].lower().startswith(tuple(_RAW_TEXT_ENDS))
-        self.skipped[f"texts in {tag}"] += not is_code and any(map(str.isalpha, text[token.start : token.end]))
+        self.skipped[f"texts in {tag}"] += not is_code and any(map(str.isalpha, token.source))
 
     def _check_limits(self, num_tags: int) -> None:
         """End the work, or raise DataError for too many tags, or too long a text, so far."""
@@ -348,15 +366,13 @@ class _PageReader:
         check_codes(len(self._run) - 1)
         check_text(self._run_characters)
 
-    def _read_tag(self, token: _HtmlToken, source: str, values: Mapping[str, str], *, has_texts: bool) -> str | _Tag:
-        """Add units for the attributes with text, and return the tag, with references instead of them."""
-        if token.is_end:
-            self._scopes.read_end(token.name)
-            return source
+    def _read_tag(self, token: _HtmlToken, values: Mapping[str, str], *, has_texts: bool) -> _Tag | None:
+        """Read a start tag and add units for its attributes with text. Return the tag, or None if it has no such attribute."""
+        source = token.source
         language = values.get("lang") or values.get("xml:lang", "")
         self._scopes.read_start(token.name, language, is_void=token.kind == "empty" or not has_texts)
         if token.name not in BLOCK_TAGS and _READ_ATTRIBUTES.isdisjoint(values):  # so are most tags inside texts
-            return source
+            return None
         names = set() if not values or _is_locked(values) else set(TEXT_ATTRIBUTES)
         if token.name == "meta" and (values.get("name") or values.get("property", "")).lower() in META_NAMES:
             names.add("content")
@@ -400,7 +416,7 @@ class _PageReader:
         elif token.name in BLOCK_TAGS and has_texts:
             self.page.outer_blocks.read_start(token.name, place, statements)
         if not attributes and not statements:
-            return source
+            return None
         return _Tag(shown + source[position:], token.start, token.end, attributes, statements)
 
     def _make_statement(self, kind: str, token: _HtmlToken, inner: tuple[int, int], outer: tuple[int, int]) -> Statement:
@@ -409,9 +425,11 @@ class _PageReader:
         start, end, left, right = (token.start + place for place in (*inner, left, outer[1]))
         return Statement(kind, token.name, self.text.text[start:end], start, end, left, right, self._scopes.language)
 
-    def _add_to_run(self, token: _HtmlToken, shown: str | _Tag) -> None:
-        self._run_characters += token.end - token.start
-        self._run.append((token, shown))
+    def _add_to_run(self, token: _HtmlToken) -> None:
+        if not self._run:
+            self._run_language = self._scopes.language
+        self._run_characters += len(token.source)
+        self._run.append(token)
 
     def _end_run(self) -> None:
         """Add a unit for each text of the run, which breaks divide."""
@@ -424,7 +442,7 @@ class _PageReader:
             self._add_text(run)
             return
         starts, ends = [0, *(number + 1 for number in breaks)], [*breaks, len(run)]
-        lines = ["".join(str(part) for token, part in run[i:j] if token.is_text) for i, j in zip(starts, ends, strict=True)]
+        lines = ["".join(token.source for token in run[i:j] if token.is_text) for i, j in zip(starts, ends, strict=True)]
         start = 0
         for number, is_boundary in zip(breaks, find_boundaries(lines), strict=True):
             if is_boundary:
@@ -432,26 +450,26 @@ class _PageReader:
                 start = number + 1
         self._add_text(run[start:])
 
-    def _add_text(self, run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> None:
+    def _add_text(self, run: Sequence[_HtmlToken]) -> None:
         """Add a unit for a text, without the white space and comments at its ends."""
         start, end = 0, len(run)
-        while start < end and self._is_blank(run[start][0]):
+        while start < end and run[start].is_blank:
             start += 1
         if start == end:
             return
-        while self._is_blank(run[end - 1][0]):
+        while run[end - 1].is_blank:
             end -= 1
         run = run[start:end]
-        raw = self.text.text[run[0][0].start : run[-1][0].end]
-        tags = [part for _, part in run if isinstance(part, _Tag)]
+        raw = self.text.text[run[0].start : run[-1].end]
+        tags = [token.tag for token in run if token.tag is not None]
         is_shown = not tags and raw.isprintable() and "  " not in raw  # so are most texts, and this is fast
-        source = (raw if is_shown else "".join([self._show(token, part) for token, part in run])).strip(_BLANKS)
+        source = (raw if is_shown else "".join([token.shown for token in run])).strip(_BLANKS)
         if begins_with_word(source) or parse_markup(source, is_html=True).has_text:
-            start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
-            end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))
+            start = run[0].start + len(raw) - len(raw.lstrip(_BLANKS))
+            end = run[-1].end - len(raw) + len(raw.rstrip(_BLANKS))
             number = self._add_place(start, end)
-            first = run[0][1]
-            stated = [item.value.lower() for item in first.statements if item.is_direction] if isinstance(first, _Tag) else []
+            statements = () if run[0].tag is None else run[0].tag.statements
+            stated = [item.value.lower() for item in statements if item.is_direction]
             direction = stated[0] if stated and _is_one_element(run) else ""
             if not self.page.outer_blocks.add_text(direction) and _list_depths(run)[-1] == 0:
                 self._bare[number] = bool(direction)
@@ -467,16 +485,6 @@ class _PageReader:
         self._starts.append(start)
         self._ends.append(end)
         return len(self._starts) - 1
-
-    def _is_blank(self, token: _HtmlToken) -> bool:
-        """Return whether a token at the edge of a run belongs to no text."""
-        return token.kind == "comment" or not self.text.text[token.start : token.end].strip(_BLANKS)
-
-    @staticmethod
-    def _show(token: _HtmlToken, part: str | _Tag) -> str:
-        if isinstance(part, _Tag):
-            return part.shown
-        return _SPACE.sub(" ", part) if token.is_text else part
 
     def keeps_tags(self, units: Sequence[Unit], written: EncodedText, translations: Mapping[str, UnitTranslation]) -> bool:
         """Return whether a written page has the tags of this one, with the texts of the units or their translations."""
@@ -574,13 +582,13 @@ def _iter_parts(text: str) -> Iterator[str]:
         start = end
 
 
-def _find_breaks(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> list[int]:
+def _find_breaks(run: Sequence[_HtmlToken]) -> list[int]:
     """Return the numbers of the line breaks of a run that are in no inline element."""
     breaks: list[int] = []
     depth = 0
-    if "br" not in [token.name for token, _ in run]:
+    if "br" not in [token.name for token in run]:
         return breaks
-    for number, (token, _) in enumerate(run):
+    for number, token in enumerate(run):
         if token.name == "br" and not token.is_end and not depth:
             breaks.append(number)
         elif token.name not in VOID_TAGS:
@@ -621,4 +629,4 @@ def _is_locked(values: Mapping[str, str]) -> bool:
 
 def _is_kept(name: str, values: Mapping[str, str]) -> bool:
     """Return whether an element is kept with its content. An inline one is a code inside its text, so it is none of these."""
-    return name in KEPT_TAGS or (name in BLOCK_TAGS and _is_locked(values))
+    return name in KEPT_TAGS or (bool(values) and name in BLOCK_TAGS and _is_locked(values))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -134,10 +133,10 @@ def _list_chart_texts(copy: XmlElement) -> Sequence[XmlElement]:
 
 def count_attributes(members: ZipMembers, names: Iterable[str], attributes: Mapping[str, str]) -> int:
     """Return the number of texts in attributes of members, which stay. attributes: that of each element, by its name"""
-    pattern = re.compile(rf"<(?:\w+:)?(?:{'|'.join(attributes)})\b")
+    starts = [f"{mark}{name}" for name in attributes for mark in ("<", ":")]
     return sum(
         any(map(str.isalpha, element.attributes.get(attributes[element.name], "")))
         for source in map(members.read_xml, names)
-        if any(map(pattern.search, source.iter_markup()))
+        if any(start in markup for markup in source.iter_markup() for start in starts)
         for element in source.iter_elements(attributes)
     )

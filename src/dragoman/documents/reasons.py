@@ -43,6 +43,8 @@ def describe_flags(unit: Unit, text: str, flags: tuple[str, ...], lacking: Seque
     text: the translation as it is in the file
     lacking: terms of the source whose translation the text does not have
     """
+    if not flags:
+        return ""
     if "target_language" in flags:  # the text is a copy because it stays
         flags = tuple(flag for flag in flags if flag != "untranslated")
     reasons = [

@@ -35,6 +35,7 @@ _BREAKS = frozenset(_SEPARATORS)
 _EDGE_PROPERTIES = frozenset(("pPr", "endParaRPr"))
 _CHARACTERS = {"noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
 _TEXTS = frozenset(("t", *_CHARACTERS))
+_PARTS_OF_DIVIDED = _BREAKS | _TEXTS | _DROPPED | {"rPr"}
 _MARK = re.compile("(bookmark|commentRange|permission|perm)(Start|End)")
 # What a program notes about the language and the spelling of a run: no formatting that a reader sees.
 _SPELLING_TAGS = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>")
@@ -349,7 +350,7 @@ class _ParagraphReader:
             yield _Item(span, code=Code("point", "", fixed=span))
         elif is_own and element.name == "r":
             names = {child.name for child in element.children}
-            is_divided = bool(names & _BREAKS and names & _TEXTS) and names <= _BREAKS | _TEXTS | _DROPPED | {"rPr"}
+            is_divided = not names.isdisjoint(_BREAKS) and not names.isdisjoint(_TEXTS) and names <= _PARTS_OF_DIVIDED
             yield from self._cut_run(element) if is_divided else self._read_run(element, span)
         elif is_own and element.name in _CONTAINERS and not element.is_empty_tag:
             yield from self._read_container(element)
@@ -449,6 +450,8 @@ def _keep_scripts(items: Sequence[_Item], write_run: Callable[[str, str], str]) 
     """Return the items with one code for each mark of a note, exponent and formula, and ordinals without a superscript."""
     output: list[_Item] = []
     remaining = deque(items)
+    if not any(map(_SCRIPT.search, {item.properties for item in items})):  # so are most paragraphs
+        output, remaining = list(items), deque()
     while remaining:
         item = remaining.popleft()
         before = output[-1] if output and output[-1].code is None else None

@@ -378,17 +378,16 @@ class _Cache:
         all_terms = request.terms or [()] * len(request.lines)
         kind = request.attention, request.is_retry, request.keep_marks
         keys = [(line, terms, *kind) for line, terms in zip(request.lines, all_terms, strict=True)]
-        results = {key: self._results[key] for key in keys if key in self._results}
-        missing = {key: (key[0], key[1]) for key in keys if key not in results}
-        if missing:
-            lines, terms = (tuple(values) for values in zip(*missing.values(), strict=True))
-            missing_request = replace(request, lines=lines, terms=terms if request.terms else ())
+        if missing := dict.fromkeys(key for key in keys if key not in self._results):
+            terms = tuple(key[1] for key in missing) if request.terms else ()
+            missing_request = replace(request, lines=tuple(key[0] for key in missing), terms=terms)
             for key, result in zip(missing, self._translate(missing_request), strict=True):
-                results[key] = self._results[key] = result
+                self._results[key] = result
                 self._num_bytes += _estimate_bytes(result)
-            while self._num_bytes > MAX_CACHED_BYTES:
-                self._num_bytes -= _estimate_bytes(self._results.pop(next(iter(self._results))))
-        return [results[key] for key in keys]
+        results = [self._results[key] for key in keys]
+        while self._num_bytes > MAX_CACHED_BYTES:
+            self._num_bytes -= _estimate_bytes(self._results.pop(next(iter(self._results))))
+        return results
 
 
 def _estimate_bytes(translation: Translation) -> int:

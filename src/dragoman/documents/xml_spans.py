@@ -359,8 +359,8 @@ class _TreeReader:
         self._num_parts = 0
         self.num_elements = 0  # an element to build counts as several
         self._events: list[tuple[bool, XmlElement]] = []  # starts of elements, and ends of elements to build
+        self._last_start: XmlElement | None = None  # its content begins where the next token does
         self._last: XmlElement | XmlMarkup | None = None  # its end is the start of the next token
-        self._last_is_start = False
         self._texts: list[str] = []
         self._text_start = 0
         self._is_in_cdata = False
@@ -403,13 +403,12 @@ class _TreeReader:
             texts, self._texts = self._texts, []
             if self._outermost is not None:
                 self._add_part(XmlText("".join(texts), self._text_start, position, self._is_in_cdata))
-        if (last := self._last) is None:
-            return
-        if isinstance(last, XmlElement) and self._last_is_start:
-            last.content_start = position
-        else:
-            last.end = position
-        self._last = None
+        if self._last_start is not None:
+            self._last_start.content_start = position
+            self._last_start = None
+        elif self._last is not None:
+            self._last.end = position
+            self._last = None
 
     def take_complete(self) -> Iterator[XmlElement]:
         """Yield the elements to build that have an end, each once, and call `on_start` in the order of the file."""
@@ -455,13 +454,13 @@ class _TreeReader:
             self.num_elements += TEXT_ELEMENTS
         self.num_elements += 1
         self._open.append((element, []))
-        self._last, self._last_is_start = element, True
+        self._last_start = element
 
     def _end_element(self, name: str) -> None:
         position = self._end_before()
         element, parts = self._open.pop()
         element.content_end, element.parts = position, tuple(parts)
-        self._last, self._last_is_start = element, False
+        self._last = element
         if element is self._outermost:
             self._events.append((False, element))
             self._outermost = None

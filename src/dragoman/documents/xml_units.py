@@ -167,7 +167,9 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
 def _match_pairs(pieces: list[Piece]) -> list[Piece]:
     """Return the pieces with points for starts and ends that have no partner or would cross the tags of an element."""
     open_starts: list[tuple[int, str]] = []
-    open_keys = [defaultdict[str, int](int)]  # of the starts inside each open element, whose tags cannot be crossed
+    open_keys: list[defaultdict[str, int]] = [
+        defaultdict(int)
+    ]  # of the starts inside each open element, whose tags cannot be crossed
     for index, piece in enumerate(pieces):
         if not isinstance(piece, Code) or not piece.depth_change:
             continue

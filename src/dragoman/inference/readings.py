@@ -128,14 +128,19 @@ class Reading:
 def place_codes(readings: Sequence[Reading], translations: Iterable[Translation]) -> Iterator[str]:
     """Yield the text of the translation of each reading, with all codes in their places. Attention places them together."""
     items = [reading.read_translation(item) for reading, item in zip(readings, translations, strict=True)]
-    placed = _place_pairs([(reading, item) for reading, item in zip(readings, items, strict=True) if reading.text.has_codes])
+    placed = iter(
+        _place_pairs([(reading, item) for reading, item in zip(readings, items, strict=True) if reading.text.has_codes])
+    )
     for reading, item in zip(readings, items, strict=True):
         plain = escape(item.text) if reading.text.is_escaped else item.text
         yield reading.write_text(next(placed) if reading.text.has_codes else plain)
 
 
-def _place_pairs(coded: Sequence[tuple[Reading, Translation]]) -> Iterator[str]:
-    """Yield the text of each translation with characters for its marks and the other codes of its reading."""
+def _place_pairs(coded: Sequence[tuple[Reading, Translation]]) -> list[str]:
+    """Return the text of each translation with characters for its marks and the other codes of its reading."""
+    # Arrays of texts of similar lengths have few zeros behind the shorter ones.
+    order = sorted(range(len(coded)), key=lambda number: len(coded[number][1].text))
+    coded = [coded[number] for number in order]
     pairs = [(UnitText.divide(reading.text.clean.text), UnitText.divide(item.text)) for reading, item in coded]
 
     def compute_weights() -> Iterator[Floats]:
@@ -146,7 +151,8 @@ def _place_pairs(coded: Sequence[tuple[Reading, Translation]]) -> Iterator[str]:
                     _anchor_marks(weights_TS, *pair)
             yield weights_NTS
 
-    return project([reading.text for reading, _ in coded], pairs, compute_weights())
+    placed = dict(zip(order, project([reading.text for reading, _ in coded], pairs, compute_weights()), strict=True))
+    return [placed[number] for number in range(len(order))]
 
 
 def read_placeholders(segment: CodedText) -> Reading:

@@ -5,9 +5,9 @@ A unit is what `text.projection` places codes beside, and a piece is a token. Ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -61,8 +61,9 @@ def _weigh_together(translations: Sequence[Translation], pairs: Sequence[UnitPai
     weights_NST = shares.sum_by_unit(weights_NPT)
     shares = _match_pieces([item.tokens[:rows] for item, (rows, _) in zip(translations, shapes, strict=True)], targets)
     weights_NTS = shares.sum_by_unit(weights_NST.transpose(0, 2, 1))
-    totals_NT1 = shares.sum_by_unit(np.ones((*weights_NST.shape[::2], 1)))
-    weights_NTS /= np.where(totals_NT1 == 0, 1, totals_NT1)
+    totals_NT = shares.count_by_unit()
+    totals_NT[totals_NT == 0] = 1
+    weights_NTS /= totals_NT[:, :, None]
     return weights_NTS
 
 
@@ -80,6 +81,11 @@ class _Shares:
     units_K: Numbers
     parts_K: Floats
     shape: tuple[int, int]
+
+    def count_by_unit(self) -> Floats:
+        """Return the number of pieces of each unit, by share. (N, U)"""
+        places_K = self.texts_K * self.shape[1] + self.units_K
+        return np.bincount(places_K, self.parts_K, self.shape[0] * self.shape[1]).astype(np.float64).reshape(self.shape)
 
     def sum_by_unit(self, values_NPM: Floats) -> Floats:
         """Return the sum of the values of the pieces of each unit, by share. (N, U, M)"""
@@ -100,23 +106,31 @@ class _Shares:
 
 def _match_pieces(pieces_of_texts: Sequence[Sequence[str]], texts: Sequence[UnitText]) -> _Shares:
     """Return the pieces of texts with the units that they lie in."""
-    starts: list[int] = []
-    ends: list[int] = []
-    unit_starts: list[int] = []
-    unit_ends: list[int] = []
-    origins: list[int] = []  # of each text among all, far enough from the one before it for a piece without a place
-    origin = 0
-    for pieces, text in zip(pieces_of_texts, texts, strict=True):
-        own_starts, own_ends = _find_pieces(pieces, text.text)
-        origins.append(origin - (own_starts[0] if own_starts else 0))
-        starts += own_starts
-        ends += own_ends
-        unit_starts += text.starts
-        unit_ends += text.ends
-        origin = origins[-1] + len(text.text) + 2
     num_pieces, num_units = [len(pieces) for pieces in pieces_of_texts], [len(text.words) for text in texts]
-    piece_starts_P, piece_ends_P = (_to_array(places) + np.repeat(origins, num_pieces) for places in (starts, ends))
-    unit_starts_U, unit_ends_U = (_to_array(places) + np.repeat(origins, num_units) for places in (unit_starts, unit_ends))
+    lengths_P = _to_array(map(len, chain.from_iterable(pieces_of_texts)), num_pieces)
+    piece_ends_P: Numbers = lengths_P.cumsum()
+    piece_starts_P: Numbers = piece_ends_P - lengths_P
+    shifts: list[int] = []  # of the pieces of each text to their places among those of all
+    origins: list[int] = []  # of each text among all, far enough from the one before it for a piece without a place
+    origin = num_before = length_before = 0
+    for pieces, text in zip(pieces_of_texts, texts, strict=True):
+        own, num_before = slice(num_before, num_before + len(pieces)), num_before + len(pieces)
+        joined = "".join(pieces).replace(METASPACE, " ")
+        if joined.lstrip() == text.text:  # the pieces are the text, perhaps with white space before it
+            origins.append(origin + len(joined) - len(text.text))
+            shifts.append(origin - length_before)
+        else:
+            spans = list(_search_pieces(pieces, text.text))
+            origins.append(origin - (spans[0][0] if spans else 0))
+            shifts.append(origins[-1])
+            piece_starts_P[own], piece_ends_P[own] = zip(*spans, strict=True) if spans else ((), ())
+        length_before += len(joined)
+        origin = origins[-1] + len(text.text) + 2
+    piece_starts_P += np.repeat(shifts, num_pieces)
+    piece_ends_P += np.repeat(shifts, num_pieces)
+    origins_U: Numbers = np.repeat(origins, num_units)
+    unit_starts_U = origins_U + _to_array(chain.from_iterable(text.starts for text in texts), num_units)
+    unit_ends_U = origins_U + _to_array(chain.from_iterable(text.ends for text in texts), num_units)
     firsts_P = np.searchsorted(unit_ends_U, piece_starts_P, "right")
     counts_P = np.searchsorted(unit_starts_U, piece_ends_P, "left") - firsts_P
     counts_P[(counts_P < 0) | (piece_starts_P == piece_ends_P)] = 0
@@ -126,12 +140,14 @@ def _match_pieces(pieces_of_texts: Sequence[Sequence[str]], texts: Sequence[Unit
     lengths_K -= np.maximum(unit_starts_U[units_K], piece_starts_P[pairs_K])
     parts_K = lengths_K / np.bincount(pairs_K, lengths_K, len(counts_P))[pairs_K]
     texts_K = np.repeat(np.arange(len(texts)), num_pieces)[pairs_K]
-    units_K -= (np.cumsum(num_units) - num_units)[texts_K]
+    first_units_N = np.cumsum([0, *num_units[:-1]], dtype=np.intp)
+    units_K -= first_units_N[texts_K]
     return _Shares(texts_K, _count_from_zero(num_pieces)[pairs_K], units_K, parts_K, (len(texts), max(1, *num_units)))
 
 
-def _to_array(numbers: Sequence[int]) -> Numbers:
-    return np.fromiter(numbers, np.intp, len(numbers))
+def _to_array(numbers: Iterable[int], counts: Sequence[int]) -> Numbers:
+    """Return numbers, of which so many belong to each text."""
+    return np.fromiter(numbers, np.intp, sum(counts))
 
 
 def _count_from_zero(counts: Sequence[int] | Numbers) -> Numbers:
@@ -140,21 +156,12 @@ def _count_from_zero(counts: Sequence[int] | Numbers) -> Numbers:
     return np.arange(stops[-1] if len(stops) else 0) - np.repeat(stops - counts, counts)
 
 
-def _find_pieces(pieces: Sequence[str], text: str) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the starts and ends of pieces in a text, perhaps with the white space beside them.
+def _search_pieces(pieces: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each piece in a text.
 
     White space alone is empty. A piece that the text does not contain, because the tokenizer normalized it, lies where the
     piece before it ends.
     """
-    joined = "".join(pieces).replace(METASPACE, " ")
-    if joined.lstrip() == text:
-        edges = list(accumulate(map(len, pieces), initial=len(text) - len(joined)))
-        return edges[:-1], edges[1:]
-    spans = list(_search_pieces(pieces, text))
-    return [start for start, _ in spans], [end for _, end in spans]
-
-
-def _search_pieces(pieces: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
     position = 0
     for piece in pieces:
         surface = piece.replace(METASPACE, " ").strip()

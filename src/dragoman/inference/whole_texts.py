@@ -371,10 +371,13 @@ def _loses_code(result: TranslatedSegment, options: TextOptions) -> bool:
 
 def _find_difference(source: str, text: str, options: TextOptions) -> CodeDifference | None:
     """Return the difference between the codes of a segment and of its translation, both with their markup."""
-    is_plain = options.markup == "none" or not any(sign in side for side in (source, text) for sign in "<>&")
-    if is_plain and not options.rules.kept and not may_have_codes(source) and not may_have_codes(text):
-        return None
-    if options.markup != "none" and not options.rules.kept and list_equal_tags(source, text, options.opaque_tags):
+    if options.rules.kept:
+        has_equal_codes = False
+    elif options.markup == "none":
+        has_equal_codes = not may_have_codes(source) and not may_have_codes(text)
+    else:
+        has_equal_codes = list_equal_tags(source, text, options.opaque_tags) is not None
+    if has_equal_codes:
         return None
     sides = (read_inline(side, options.markup, options.rules, options.opaque_tags) for side in (source, text))
     difference = compare_codes(*sides)

@@ -23,17 +23,19 @@ class ElementDepth:
             self._open.append((name, 0))
             self._counts[name] += 1
             return
-        depth = 0
-        is_closed = not self._counts[name]
+        if not self._counts[name]:
+            return
+        depth, is_closed = 1, False
         while not is_closed:
             opened, inside = self._open.pop()
             self._counts[opened] -= 1
             is_closed = opened == name
-            depth = max(depth, inside) + is_closed
+            depth = max(depth, inside + 1)
         if depth > MAX_ELEMENT_DEPTH:
             raise DataError(
                 f"the markup has elements deeper than {MAX_ELEMENT_DEPTH}, at </{name[:40]}>; divide it", code="invalid-format"
             )
         if self._open:
-            parent, inside = self._open.pop()
-            self._open.append((parent, max(inside, depth)))
+            parent, inside = self._open[-1]
+            if inside < depth:
+                self._open[-1] = parent, depth

@@ -38,7 +38,8 @@ MAX_FOUND_NUMBERS = 10
 """Most numbers of a source that are looked for in a translation one by one, as they are written, which is fast."""
 MAX_CACHED_CHARACTERS = 4000
 
-_NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f]\d+)*")
+_NUMBER = re.compile(r"\d(?:[.,'’\u00a0\u202f]?\d)*+")
+"""Digits with single separators; a search for one character is fast"""
 _CURRENCY = "$\u00a2-\u00a5\u20a0-\u20cf"
 _CURRENCY_SIGN = re.compile(f"[{_CURRENCY}]")
 # What a number has beside it that is written with digits.

@@ -107,7 +107,7 @@ class CodedText:
     parts: tuple[Part, ...]
     is_escaped: bool = False
 
-    @property
+    @cached_property
     def has_codes(self) -> bool:
         """Return whether there is a tag or a placeholder."""
         return any([not isinstance(part, str) for part in self.parts])  # a list is faster than a generator

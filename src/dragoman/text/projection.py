@@ -401,7 +401,8 @@ class _Writer:
     """Writer of a translation with its codes. White space between two units is outside the elements that begin or end there."""
 
     def __init__(self, sentence: _Sentence) -> None:
-        self.target, self.units, self.is_escaped = sentence.target.text, sentence.target, sentence.is_escaped
+        self.target, self.units = sentence.target.text, sentence.target
+        self.is_escaped = sentence.is_escaped and escape(self.target) != self.target
         self.output: list[str] = []
         self.position = 0
 

@@ -38,7 +38,7 @@ MAX_FORMULA_HEAD = 8
 
 def mark_word_codes(text: CodedText) -> CodedText:
     """Return a text whose elements inside words, as far as they are no text of their own, are points."""
-    if not any(isinstance(part, Element) for part in text.parts) or not _may_have_word_codes(text.parts):
+    if not any([isinstance(part, Element) for part in text.parts]) or not _may_have_word_codes(text.parts):
         return text
     parts = _mark_parts(text.parts, is_escaped=text.is_escaped)
     return text if parts == text.parts else replace(text, parts=parts)
