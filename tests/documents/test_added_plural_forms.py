@@ -14,7 +14,7 @@ from document_checks import translate_content
 
 from dragoman.documents import json_file, po, qt_ts, yaml_file
 from dragoman.documents.document import UnitTranslation, add_plural_forms, write_document
-from dragoman.documents.plural_forms import _LIKE_ONE
+from dragoman.documents.plural_forms import _LIKE_ONE, get_number
 from dragoman.documents.plural_rules import _BY_LANGUAGE, get_plural_rule, list_qt_forms
 from dragoman.documents.translate_document import DocumentOptions
 from expected_errors import raises_code
@@ -190,3 +190,19 @@ def test_catalog_with_translations_keeps_its_language() -> None:
     polish = b'msgid ""\nmsgstr "Language: pl\\n"\n\nmsgid "Open"\nmsgstr "Otw\xc3\xb3rz"\n'
     assert add_plural_forms(po.parse(polish), po.parse, "de").content == polish
     assert b"Language: de" in add_plural_forms(po.parse(polish.replace(b"Otw\xc3\xb3rz", b"")), po.parse, "de").content
+
+
+@pytest.mark.parametrize(("language", "ends"), [("de", ""), ("ja", "0"), ("pl", "0 1 2"), ("ar", "0 1 2 3 4 5"), ("sl", "")])
+def test_forms_of_i18next_3_have_numbers(language: str, ends: str) -> None:
+    document = json_file.parse(b'{"a": "One", "a_plural": "{{count}} files", "step_0": "First"}')
+    document = add_plural_forms(document, json_file.parse, language)
+    forms = {unit.key: unit.plural_form for unit in document.units if unit.plural_form}
+    assert forms == {f"a_{end}": f"#{end}" for end in ends.split()}
+    assert json.loads(document.content).keys() - {"a", "a_plural", "step_0"} == forms.keys()
+    assert add_plural_forms(document, json_file.parse, language) is document
+    other = json_file.parse(b'{"a": "One", "a_plural": "Two"}')
+    assert add_plural_forms(other, json_file.parse, language) is other
+
+
+def test_number_of_a_form_of_i18next_3_has_that_form() -> None:
+    assert [get_number(f"#{form}", "pl") for form in range(4)] == [1, 2, 5, None]

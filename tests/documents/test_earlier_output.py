@@ -143,6 +143,7 @@ def test_equal_keys_keep_their_places() -> None:
 
 @pytest.mark.parametrize(("name", "source", "output"), [
     ("a.md", "In 1990.\n\nBerlin is old.\n\nLast.\n", "Berlin ist alt.\n\nIm Jahr 1990.\n\nEnde.\n"),
+    ("a.md", "---\ntitle: The title\n---\nOne\n", "Eins\n\nZwei\n"),
     ("a.json", '["In 1990", "In 2000"]', '["Im Jahr 2000", "Im Jahr 1990"]'),
     ("a.srt", CUES.format(1, "One", 3, "New"), CUES.format(1, "Eins", 5, "Zwei")),
     ("a.xml", ARRAY.format("<item>One</item><item>New</item>"), ARRAY.format("<item>Eins</item>")),

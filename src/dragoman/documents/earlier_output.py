@@ -254,7 +254,7 @@ def _list_in_order(document: Document) -> list[Unit]:
 
 
 def _check_order(pairs: Sequence[tuple[Unit, Unit]]) -> None:
-    """Raise DataError if numbers and names that only one text of each side has say that texts have changed places."""
+    """Raise DataError if texts are in other parts of a file, or numbers and names of single texts have changed places."""
     places: list[dict[str, int]] = [{}, {}]
     for number, pair in enumerate(pairs):
         for unit, side in zip(pair, places, strict=True):
@@ -265,11 +265,10 @@ def _check_order(pairs: Sequence[tuple[Unit, Unit]]) -> None:
         if min(number := places[0][name], goal := places[1][name]) >= 0:
             moves.setdefault(number, set()).add(goal)
     moved = {number: goals for number, goals in moves.items() if number not in goals}
-    for number, goals in moved.items():
-        if goals & moved.keys():
+    for number, (unit, other) in enumerate(pairs):
+        if moved.get(number, set()) & moved.keys() or _DIGITS.sub("", unit.id) != _DIGITS.sub("", other.id):
             raise DataError(
-                f"its texts have another order than those of the file that it is a translation of, such as "
-                f"{pairs[number][0].source[:40]!r}",
+                f"its texts have other places than those of the file that it is a translation of, such as {unit.source[:40]!r}",
                 code="length-mismatch",
             )
 

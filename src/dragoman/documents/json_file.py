@@ -15,7 +15,13 @@ from functools import partial
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.known_layouts import find_layout
-from dragoman.documents.plural_forms import CATEGORIES, KeyTree, find_plural_form, list_missing_categories
+from dragoman.documents.plural_forms import (
+    CATEGORIES,
+    KeyTree,
+    find_plural_form,
+    list_i18next_ends,
+    list_missing_categories,
+)
 from dragoman.documents.reading import check_goes_on, check_texts, join_keys
 from dragoman.errors import DataError
 
@@ -128,19 +134,24 @@ def _parse(content: bytes, *, is_json5: bool) -> Document:
 def _make_plural_edits(text: EncodedText, strings: Sequence[JsonString], keys: KeyTree, language: str) -> Sequence[Edit]:
     """Return the edits that add the missing keys of plural forms before each key of `other`."""
     edits: list[Edit] = []
+    has_count = re.search(r"\{\{\s*+count\b", text.text) is not None  # else `_plural` is no form of i18next 3
     for string in strings:
-        if find_plural_form(string.path, keys) != "other":
+        *parents, name = string.path or ("",)
+        end = "_plural" if name.endswith("_plural") else "other"
+        stem = name.removesuffix(end)
+        if end == "_plural" and has_count and (*parents, stem) in keys and string.key_end:
+            missing = [form for form in list_i18next_ends(language) if (*parents, stem + form) not in keys]
+        elif find_plural_form(string.path, keys) == "other":
+            missing = list_missing_categories(language, {form for form in CATEGORIES if (*parents, stem + form) in keys})
+        else:
             continue
-        *parents, name = string.path
-        stem = name.removesuffix("other")
-        before, _, after = text.text[string.key_start : string.key_end].rpartition("other")
-        present = {category for category in CATEGORIES if (*parents, stem + category) in keys}
+        before, _, after = text.text[string.key_start : string.key_end].rpartition(end)
         indent_start = string.key_start
         while text.text[indent_start - 1] in " \t\r\n":
             indent_start -= 1
         indent = text.text[indent_start : string.key_start]
         behind_key = text.text[string.key_end : string.end]
-        added = [f"{before}{category}{after}{behind_key},{indent}" for category in list_missing_categories(language, present)]
+        added = [f"{before}{form}{after}{behind_key},{indent}" for form in missing]
         edits += [text.make_edit(string.key_start, string.key_start, "".join(added))] if added else []
     return edits
 

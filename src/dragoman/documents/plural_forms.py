@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dragoman.documents.plural_expression import find_form_numbers
+from dragoman.documents.plural_rules import get_plural_rule
 from dragoman.languages import get_language
 from dragoman.text.placeholders import find_placeholders
 
@@ -80,13 +82,16 @@ class KeyTree:
 def find_plural_form(path: tuple[str, ...], keys: KeyTree) -> str:
     """Return the category of CLDR that the key of a text names, or an empty text.
 
-    It is the whole key, as in Rails (`one` beside `other`), or its end, as in i18next (`file_one` beside `file_other`).
+    It is the whole key, as in Rails (`one` beside `other`), or its end, as in i18next (`file_one` beside `file_other`). In
+    i18next 3, `file_2` beside `file_plural` is the form `#2`, by its number.
     """
     if not path:
         return ""
     if path[-1] in _ALL_CATEGORIES:
         return path[-1] if len(path) > 1 and keys.has_forms_only(path[:-1]) else ""
     stem, _, category = path[-1].rpartition("_")
+    if category.isdecimal() and (*path[:-1], f"{stem}_plural") in keys:
+        return f"#{category}"
     is_plural = category in _ALL_CATEGORIES and not stem.endswith("_ordinal")
     return category if is_plural and all((*path[:-1], f"{stem}_{name}") in keys for name in ("one", "other")) else ""
 
@@ -98,6 +103,17 @@ def list_missing_categories(language: str, present: set[str]) -> list[str]:
     """
     samples = _SAMPLES.get(get_language(language), {})
     return [name for name in CATEGORIES if name in samples and name not in present] if "other" in present else []
+
+
+def list_i18next_ends(language: str) -> list[str]:
+    """Return the ends of the keys of plural forms in i18next 3; none for a language whose numbers are not those of gettext.
+
+    Source: https://github.com/i18next/i18next/blob/v19.9.2/src/PluralResolver.js
+    """
+    if get_language(language) in ("cy", "dsb", "he", "hsb", "sl"):
+        return []
+    count = get_plural_rule(language)[0]
+    return ["", "_plural"] if count == 2 else [f"_{number}" for number in range(count)]
 
 
 def get_number_like_one(language: str) -> int | None:
@@ -117,9 +133,11 @@ def _count_placeholders(text: str) -> Counter[str]:
 def get_number(form: str, language: str) -> int | None:
     """Return a number of a plural form, or None.
 
-    form: category such as `few`, or a number such as `=2`
+    form: category such as `few`, a number such as `=2`, or the number of a form such as `#2`
     language: code of the language; one with `one` and `other` alone needs no numbers
     """
+    if form.startswith("#"):
+        return find_form_numbers(get_plural_rule(language)[1]).get(int(form[1:]))
     exact = _EXACT.fullmatch(form)
     return int(exact[1]) if exact else _SAMPLES.get(get_language(language), {}).get(form)
 
