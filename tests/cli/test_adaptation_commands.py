@@ -225,6 +225,6 @@ def test_verdict_follows_the_bootstrap(subtests: pytest.Subtests) -> None:
                 metric: {"before": 20.0, "after": 20.0 + difference, "difference": difference, "p_value": p_value}
                 for metric, (difference, p_value) in (("bleu", bleu), ("chrf", chrf))
             }
-            (sentence,) = describe_result({"test_sets": {"held-out": {"sentences": 1000, "changes": changes}}})
+            sentence, _ = describe_result({"test_sets": {"held-out": {"sentences": 1000, "changes": changes}}})
             assert verdict in sentence
             assert f"BLEU 20.0 → {20.0 + bleu[0]:.1f}, p = {bleu[1]:.3f}; chrF 20.0 → {20.0 + chrf[0]:.1f}" in sentence

@@ -422,8 +422,14 @@ def read_recipe_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
+        from difflib import get_close_matches
+
         if files := [file for file in (path.with_name(f"{path.name}.toml"), path.with_suffix(".toml")) if file.is_file()]:
             hint = f"did you mean {files[0]}?"
+        elif names := get_close_matches(
+            str(path), [*map(str, path.parent.glob("*.toml")), *list_builtin_recipes()], n=1, cutoff=0.8
+        ):
+            hint = f"did you mean {names[0]}?"
         elif path.name == str(path):
             hint = f"the package has {', '.join(list_builtin_recipes())}"
         else:

@@ -42,6 +42,9 @@ _FACT_FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "flops": ("floating-point operations", format_flops),
     "mfu": ("MFU (share of the peak FLOP/s)", _format_percent),
     "data_wait_fraction": ("time waiting for batches", _format_percent),
+    "bleu": ("BLEU", _format_plain),
+    "chrf": ("chrF", _format_plain),
+    "f1": ("F1", _format_plain),
     "exact_match": ("exact match", lambda percent: f"{percent:.2f} %"),
     "paper_bleu": ("compound-split BLEU", _format_plain),
 }

@@ -174,17 +174,25 @@ def _write_corpus(folder: Path, name: str, pairs: Sequence[Pair]) -> dict[str, s
 
 
 def describe_result(report: dict[str, Any]) -> list[str]:
-    """Return the verdict on an adapted model in words and numbers, one sentence for each test set.
+    """Return the verdict on an adapted model in words and numbers: a sentence for each test set, and one if none is general.
 
     report: content of `report.json`
     """
     kept_start = report.get("averaged_checkpoints") == ["step-00000000"]
     start = ["No step improved the validation loss, so the new bundle has the weights of the old one."] if kept_start else []
-    return start + [
-        f"On the {TITLES.get(name, name)} ({test_set['sentences']:,} sentences), {_judge(test_set['changes'])}."
-        for name, test_set in report["test_sets"].items()
-        if "changes" in test_set
-    ]
+    return (
+        start
+        + [
+            f"On the {TITLES.get(name, name)} ({test_set['sentences']:,} sentences), {_judge(test_set['changes'])}."
+            for name, test_set in report["test_sets"].items()
+            if "changes" in test_set
+        ]
+        + (
+            []
+            if GENERAL in report["test_sets"]
+            else ["No other text was scored, which the new bundle may translate worse: see --general."]
+        )
+    )
 
 
 def _judge(changes: dict[str, dict[str, float]]) -> str:

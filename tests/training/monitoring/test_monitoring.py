@@ -38,6 +38,7 @@ from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.masks import causal_mask, window_mask
 from dragoman.training.commands.dashboard import dashboard
 from dragoman.training.commands.progress_bar import TrainingProgressBar, format_cost
+from dragoman.training.commands.train import _ask_languages
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.diagnostics import DIAGNOSTIC_RULES, diagnose
 from dragoman.training.monitoring.events import (
@@ -795,3 +796,16 @@ def test_cost_of_a_run_is_one_line() -> None:
     assert "104% of the peak FLOP/s of this machine, whose measured peak is too low" in format_cost({**report, "mfu": 1.04})
     del report["mfu"]
     assert "peak" not in format_cost(report)
+
+
+def test_train_asks_for_languages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    corpora = {name: {"source": "a.en", "target": "a.de"} for name in ("train", "valid")}
+    recipe = make_recipe({"name": "tiny", "run": str(tmp_path / "run"), "data": corpora})
+    questions: list[str] = []
+    monkeypatch.setattr("dragoman.training.commands.train.print_note", questions.append)
+    assert _ask_languages(recipe) == ()
+    assert "states no languages" in questions[0]
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(isatty=lambda: True))
+    answers = iter(["English", "pt-BR"])
+    monkeypatch.setattr("click.prompt", lambda _text, value_proc, **_options: value_proc(next(answers)))
+    assert _ask_languages(recipe) == ("task.source_language=en", "task.target_language=pt-BR")

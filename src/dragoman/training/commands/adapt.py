@@ -54,13 +54,13 @@ def adapt(bundle: Path, arguments: tuple[str, ...], run: Path | None, general: P
 
 def _print_result(report: dict[str, Any]) -> None:
     from dragoman.console.terminal import print_facts
-    from dragoman.training.adapt_recipe import describe_result
+    from dragoman.training.adapt_recipe import METRIC_NAMES, describe_result
     from dragoman.training.test_sets import ScoreChange
 
     facts = {"bundle": report["bundle"], "steps": f"{report['steps']:,}", "training": f"{report['seconds']:.0f} s"}
     for name, test_set in report["test_sets"].items():
         for metric, change in test_set.get("changes", {}).items():
-            facts[f"{metric}, {name}"] = ScoreChange(**change).describe()
+            facts[f"{METRIC_NAMES[metric]}, {name}"] = ScoreChange(**change).describe()
     print_facts(report["name"], facts)
     for sentence in describe_result(report):
         click.echo(sentence)

@@ -28,6 +28,7 @@ from dragoman.console.options import (
     usage_error,
 )
 from dragoman.io.json_fields import OPTIONAL
+from dragoman.languages import to_language_code
 
 if TYPE_CHECKING:
     from dragoman.config import Recipe
@@ -74,6 +75,9 @@ def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_res
     from dragoman.data.data_defaults import read_training_recipe
 
     settings, choice, _ = read_training_recipe(recipe, overrides)
+    if choice is not None and (languages := _ask_languages(settings)):
+        overrides += languages
+        settings, choice, _ = read_training_recipe(recipe, overrides)
     if max_restarts and (devices or 1) == 1:
         raise usage_error("--max-restarts goes with --devices; a single process is resumed by the same command")
     if devices is not None and devices > 1:
@@ -92,6 +96,23 @@ def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_res
     if report and not as_json and settings.task.kind == "translation":
         bundle, page = (shlex.quote(str(Path(settings.run) / name)) for name in ("bundle", "report.html"))
         click.echo(f"Try next:\n  dragoman translate {bundle} FILE\n  dragoman serve {bundle}\nThe report: {page}")
+
+
+def _ask_languages(recipe: Recipe) -> tuple[str, ...]:
+    """Return settings with the languages of a new run whose recipe states none, as a terminal answers. Without one, say so."""
+    if (
+        recipe.task.kind != "translation"
+        or any(map(any, recipe.language_pairs))
+        or os.path.exists(recipe.run)
+        or "RANK" in os.environ
+    ):
+        return ()
+    if not sys.stdin.isatty():
+        print_note("the recipe states no languages, which cleaning and servers need: add task.source_language=en, for example")
+        return ()
+    sides = ("source", "target")
+    codes = [click.prompt(f"{side.capitalize()} language, such as en", err=True, value_proc=to_language_code) for side in sides]
+    return tuple(f"task.{side}_language={code}" for side, code in zip(sides, codes, strict=True))
 
 
 def launch_processes(
@@ -167,6 +188,7 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
     from dragoman.console.terminal import print_facts, print_json
     from dragoman.runtime.counts import format_perplexity
     from dragoman.runtime.facts import format_facts
+    from dragoman.training.adapt_recipe import METRIC_NAMES
     from dragoman.training.test_sets import ScoreChange
 
     if as_json:
@@ -189,7 +211,7 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
         facts["validation perplexity"] = format_perplexity(report["valid"]["perplexity"])
     for name, test_set in report.get("test_sets", {}).items():
         for metric, change in test_set.get("changes", {}).items():
-            facts[f"{metric} on {name}"] = ScoreChange(**change).describe()
+            facts[f"{METRIC_NAMES[metric]} on {name}"] = ScoreChange(**change).describe()
     for name, signature in report.get("signatures", {}).items():
         facts[f"{name} signature"] = signature
     print_facts(report["name"], facts)
