@@ -213,7 +213,7 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
         for metric, change in test_set.get("changes", {}).items():
             facts[f"{METRIC_NAMES[metric]} on {name}"] = ScoreChange(**change).describe()
     for name, signature in report.get("signatures", {}).items():
-        facts[f"{name} signature"] = signature
+        facts[f"{METRIC_NAMES.get(name, name.replace('_', ' '))} signature"] = signature
     print_facts(report["name"], facts)
 
 
