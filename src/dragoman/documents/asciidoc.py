@@ -20,7 +20,7 @@ from dragoman.documents.reading import check_goes_on, check_text
 TABLES = "tables of separated values"
 
 _TITLE = re.compile(r"(?:={1,6}|#{1,6})[ \t]+(?=\S)")
-_TITLE_END = re.compile(r"[ \t]+(?:={1,6}|#{1,6})$")
+_TITLE_END = re.compile(r"(?<![ \t])[ \t]++(?:={1,6}|#{1,6})$")
 _TWO_LINES = re.compile(r"([=\-~^+])\1+$")
 _KEPT_LINE = re.compile(
     r":!?\w[\w-]*!?:(?:[ \t].*)?$|//(?!//).*|[a-z]\w*::[^\[\]\n]{0,300}\[.*\]$|'{3,}$|<{3,}$|(?:---|\*\*\*|- - -|\* \* \*)$|\+$"

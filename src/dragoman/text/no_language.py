@@ -83,7 +83,7 @@ MAX_CLASS_LIST = 200
 """Most characters of a list of classes."""
 _DATE_FORMAT = re.compile(
     r"(?:(?:yyyy|YYYY|yy|YY|y|MM?M?M?|LL?L?L?|Do|dd?d?d?|DD?|EE?E?E?|ee?|HH?|hh?|kk?|mm?|ss?|S{1,3}|aa?|A|ZZ?|zz?|XXX?|Q|w{1,2}|LTS?|T|Z)"
-    r"(?![A-Za-z])|(?<=[yMdDHhms])(?:MM|dd|DD|HH|mm|ss)|yyyyMM|yyMM|YYYYMM|HHmm|[\s.,/:'\-_年月日時分秒\[\]]|'[^']*')+"
+    r"(?![A-Za-z])|(?<=[yMdDHhms])(?:MM|dd|DD|HH|mm|ss)|yyyyMM|yyMM|YYYYMM|HHmm|'[^']*+'|[\s.,/:'\-_年月日時分秒\[\]])++"
 )
 _DATE_CORE = re.compile(r"yy|YY|MM|dd|DD|HH|hh|mm|ss|EEE|LT")
 _TECHNICAL_KEYS = frozenset(
