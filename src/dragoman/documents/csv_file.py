@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
 
@@ -65,7 +66,6 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
     if not any(cell.text.strip() for cell in header):
         raise DataError("the first line has no names of columns", code="invalid-format")
     num_rows = 0
-    blanks: list[tuple[int, int, _Cell]] = []
     cells: list[tuple[int, int, _Cell]] = []  # those with a text, each behind the numbers of its row and column
     for num_rows, row in enumerate(rows, start=1):
         check_lines(num_rows, len(text.text))
@@ -73,8 +73,6 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
             if cell.text.strip():
                 cells.append((num_rows, column, cell))
                 check_texts(len(cells), len(text.content))
-            elif column < len(header):
-                blanks.append((num_rows, column, cell))
     key_columns = {column for column, cell in enumerate(header) if cell.text.strip().lower().replace("_", " ") in _KEY_COLUMNS}
     languages = {
         column: cell.text for column, cell in enumerate(header) if column not in key_columns and _LANGUAGE.fullmatch(cell.text)
@@ -99,9 +97,15 @@ def _parse(text: EncodedText, delimiter: str, start: int = 0) -> Document:
         return [text.make_edit(cell.start, cell.end, new)]
 
     def find_values() -> dict[str, Edit]:
-        places = blanks if names else ()
-        keyed = ((join_keys((header[column].text, names[number])), cell) for number, column, cell in places)
-        return {key: text.make_edit(cell.start, cell.end, text.text[cell.start : cell.end]) for key, cell in keyed}
+        values: dict[str, Edit] = {}
+        with suppress(DataError):  # that there are too many
+            for number, row in enumerate(_read_rows(text.text, delimiter, start) if names else ()):
+                for column, cell in enumerate(row[: len(header)] if number else ()):
+                    if not cell.text.strip():
+                        edit = text.make_edit(cell.start, cell.end, text.text[cell.start : cell.end])
+                        values[join_keys((header[column].text, names[number]))] = edit
+                        check_texts(len(values), len(text.content))
+        return values
 
     kept = [column in key_columns or _FORMULA.match(cell.text) is not None for _, column, cell in cells]
     texts, others = divide_units(unit for unit, is_kept in zip(units, kept, strict=True) if not is_kept)
@@ -120,8 +124,10 @@ def _find_names(
     cells: Sequence[tuple[int, int, _Cell]], key_columns: Collection[int], num_columns: int, num_rows: int
 ) -> dict[int, str]:
     """Return the name of each row, which a translation keeps; none if no column has names."""
-    for column in range(num_columns if num_columns > 1 else 0):
-        names = {number: cell.text for number, place, cell in cells if place == column}
+    texts: dict[int, dict[int, str]] = {}
+    for number, column, cell in cells if num_columns > 1 else ():
+        texts.setdefault(column, {})[number] = cell.text
+    for column, names in sorted(texts.items()):
         if len(set(names.values())) == num_rows and (column in key_columns or all(map(_stays, names.values()))):
             return names
     return {}
