@@ -26,6 +26,9 @@ DOCX = make_docx(
 )
 WORDS = "The first text"
 CUES = "".join(f"1\n00:00:0{{{n}}},000 --> 00:00:0{{{n}}},900\n{{{n + 1}}}.\n\n" for n in (0, 2))
+ANDROID = '<resources><bool name="b">{}</bool><string name="e">{}</string><string name="a">{}</string></resources>'
+RESX = '<root><data name="a"><value>{}</value></data><data name="s" type="Size"><value>{}</value></data></root>'
+ASS = "[Events]\nFormat: Layer, Start, End, Text\nDialogue: 0,0:00:01.00,0:00:0{}.00,{}\n"
 ARRAY = '<resources><string-array name="a">{}</string-array></resources>'
 
 
@@ -108,6 +111,11 @@ def test_paragraphs_are_kept_by_their_source_if_the_original_is_known() -> None:
     ("a.strings", '"a" = "The text";\n"e" = "";\n', '"a" = "Der";\n"e" = "neu";\n'),
     ("a.csv", "key,en,de\na,The text,\nb,Two,Zwei\n", "key,en,de\na,Der,Er\nb,Zwei,Zwo\n"),
     ("a.srt", CUES.format(1, "One", 3, "Two"), CUES.format(1, "Eins", 3, "Zwei").replace(",900", ",800")),
+    ("a.ass", ASS.format(2, "One."), ASS.format(3, "Eins.")),
+    ("a.xml", ANDROID.format("true", "", "One"), ANDROID.format("false", "neu", "Eins")),
+    ("a.xml", '<resources><string name="a">One</string><integer-array name="i"><item>1</item></integer-array></resources>',
+     '<resources><string name="a">Eins</string><integer-array name="i"><item>2</item></integer-array></resources>'),
+    ("a.resx", RESX.format("One", "1, 2"), RESX.format("Eins", "3, 2")),
 ])  # fmt: skip
 def test_values_of_a_human_stay(name: str, source: str, output: str) -> None:
     """They are numbers, truth values, empty texts and times, also where a human has written another type."""

@@ -17,6 +17,7 @@ from dragoman.documents.xml_units import (
     Code,
     Piece,
     UnitList,
+    find_values,
     get_indent,
     make_break,
     make_pair,
@@ -31,6 +32,7 @@ _TAG = r"""<[A-Za-z][^<>"'\\]*["'][^<>\\]*>"""  # of HTML, with quotation marks 
 _MARK = re.compile(rf"""{_TAG}|[\\'"]""")
 _TOKEN = re.compile(rf"""({_TAG})|\\u([0-9A-Fa-f]{{4}})|\\(.)|(")|([ \t\r\n]+)|([^\\" \t\r\n<]+|<)|(\\)""", re.DOTALL)
 _CHARACTERS = {"n": "\n", "t": "\t"}
+_VALUES = ("bool", "integer", "dimen", "color", "fraction", "integer-array", "array")
 _REFERENCE = re.compile(r"[ \t\r\n]*[@?][\w.+*:/-]+[ \t\r\n]*")
 
 
@@ -52,7 +54,19 @@ def parse_android_strings(content: bytes) -> Document:
         make_plural_edits=lambda language: [
             edit for place in plurals for edit in _add_items(source, source.read_element(place), language)
         ],
+        find_values=lambda: _find_values(source, {unit.key for unit in units.units}),
     )
+
+
+def _find_values(source: XmlSource, keys: Collection[str]) -> dict[str, Edit]:
+    """Return the values for programs, and the strings without a unit. keys: those of the units"""
+    values: dict[str, Edit] = {}
+    for element in source.iter_elements(("string", *_VALUES)):
+        name = element.attributes.get("name", "")
+        name = name if element.name == "string" else f"{element.name}/{name}"
+        items = [(f"{name}/{number}", item) for number, item in enumerate(element.find_all("item"))]
+        values |= find_values(source, items or [(name, element)], keys)
+    return values
 
 
 def _add_strings(source: XmlSource, units: UnitList, element: XmlElement) -> None:

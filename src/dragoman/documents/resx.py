@@ -13,13 +13,14 @@ from locale import windows_locale
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.xml_spans import XmlElement, XmlSource
-from dragoman.documents.xml_units import TaggedText, UnitList, write_element_content
+from dragoman.documents.xml_units import TaggedText, UnitList, find_values, write_element_content
 from dragoman.text.inline_rules import InlineRules
 
 # Quotes of one kind hold none of the other between single ones, so that no text is read from many starts to its end.
 _VALUE = r"""(?:"[^"]*+"|'[^'"]*+'|[^"'{}])*+"""
 _RULE = re.compile(rf"\{{\s*+(Locked|Placeholder|ValidStrings|MaxLength)\s*+(?:=({_VALUE}))?\}}", re.IGNORECASE)
 _QUOTED = re.compile(r"""("[^"]*+"|'[^'"]*+')""")
+_DESIGNER_NAMES = (">>", "$this.Name")
 _CODE = re.compile(r"[A-Za-z0-9_-]+")
 _LENGTH = re.compile("[0-9]{1,6}")
 
@@ -34,7 +35,15 @@ def parse_resx(content: bytes) -> Document:
         units.read(source, element, add)
         value = element.find("value")
         num_with_elements += value is not None and any(value.children)
-    return units.make_document(content, "resx", skipped={"values with elements": num_with_elements})
+
+    def list_values() -> dict[str, Edit]:
+        """Return the values that are no units, such as sizes and colors, but for those about the designer's own objects."""
+        data = ((element.attributes.get("name", ""), element.find("value")) for element in source.iter_elements(("data",)))
+        values = [(name, value) for name, value in data if value is not None and not name.startswith(_DESIGNER_NAMES)]
+        return find_values(source, values, {unit.key for unit in units.units})
+
+    skipped = {"values with elements": num_with_elements}
+    return units.make_document(content, "resx", skipped=skipped, find_values=list_values)
 
 
 def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:
@@ -42,7 +51,7 @@ def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:
     name = element.attributes.get("name", "")
     value = element.find("value")
     has_type = "type" in element.attributes or "mimetype" in element.attributes
-    if value is None or any(value.children) or has_type or name.startswith((">>", "$this.Name")) or not value.text.strip():
+    if value is None or any(value.children) or has_type or name.startswith(_DESIGNER_NAMES) or not value.text.strip():
         return
     comment = element.find("comment")
     note = comment.text if comment is not None else ""

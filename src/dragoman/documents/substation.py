@@ -54,11 +54,15 @@ def _read_events(text: str) -> Iterator[Cue]:
             begins_at, ends_at = to_seconds(times[0].groups()), to_seconds(times[1].groups())
             track = fields[columns["style"]] if "style" in columns else ""
             end = start + len(body)
+            first_column, num_columns = columns["start"], columns["end"] + 1 - columns["start"]
+            times_start = end - len(rest) + sum(len(field) + 1 for field in fields[:first_column])
+            times_end = times_start + len(",".join(fields[first_column : columns["end"] + 1]))
+            time_span = (times_start, times_end) if num_columns == 2 else (0, 0)
             check_text(len(fields[-1]))
             check_codes(sum(fields[-1].count(mark) for mark in "<{"))
             for shown_start, shown_end in _find_shown(text, end - len(fields[-1]), end):
                 for first, last, is_dialogue in split_cue(text, shown_start, shown_end):
-                    yield Cue(first, last, begins_at, ends_at, is_dialogue, is_timed=False, track=track)
+                    yield Cue(first, last, begins_at, ends_at, is_dialogue, is_timed=False, track=track, time_span=time_span)
 
 
 def _find_shown(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal, TypeVar, cast
@@ -294,6 +294,15 @@ def write_element_content(source: XmlSource, element: XmlElement, text: str) -> 
     return [Edit(element.start, element.end, source.encode(f"{tag}>{markup}</{get_tag_name(tag)}>"))]
 
 
+def find_values(source: XmlSource, elements: Iterable[tuple[str, XmlElement]], unit_keys: Collection[str]) -> dict[str, Edit]:
+    """Return the contents of elements that are no units, by their keys, as edits that change nothing."""
+    return {
+        key: Edit(element.content_start, element.content_end, source.content[element.content_start : element.content_end])
+        for key, element in elements
+        if key not in unit_keys and not element.is_empty_tag
+    }
+
+
 def get_indent(source: XmlSource, element: XmlElement) -> str:
     """Return the line break and the spaces before an element, or nothing if other text is there."""
     parent = element.parent
@@ -430,6 +439,7 @@ class UnitList:
         assemble: Callable[[bytes, Iterable[Edit]], bytes] = apply_edits,
         skipped: Mapping[str, int] | None = None,
         keeps_tags: Callable[[bytes, Mapping[str, UnitTranslation]], bool] | None = None,
+        find_values: Callable[[], Mapping[str, Edit]] = dict,
     ) -> Document:
         """Return the document with these units."""
         texts, others = (self.units, []) if format_name in _NAMED_FORMATS else divide_units(self.units)
@@ -446,4 +456,5 @@ class UnitList:
             other_units=others,
             keeps_tags=keeps_tags,
             skipped={name: number for name, number in (skipped or {}).items() if number},
+            find_values=find_values,
         )
