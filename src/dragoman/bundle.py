@@ -201,6 +201,9 @@ class Bundle:
     metadata: BundleMetadata = field(default_factory=BundleMetadata)
     release: Callable[[], None] = lambda: None
 
+    def __repr__(self) -> str:
+        return f"<Bundle {self.recipe.label}, {self.metadata.parameters or 0:,} parameters>"
+
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
         """Numbers of tokens of both sides, as the functions that build a model take them."""

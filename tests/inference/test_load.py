@@ -26,6 +26,7 @@ def test_load_returns_the_class_of_the_task(bundle: Path, tmp_path: Path) -> Non
     assert isinstance(translator, Translator)
     assert isinstance(parser, Parser)
     assert isinstance(either, Translator)
+    assert max(len(repr(value)) for value in (either, either.bundle, either.recipe, either.translate_text("a b"))) < 120
 
 
 def test_load_checks_the_task(bundle: Path, tmp_path: Path) -> None:

@@ -107,6 +107,14 @@ class Recipe(RecipeSection):
     training: TrainingConfig = TrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
 
+    def __repr__(self) -> str:
+        return f"<Recipe {self.label}, {self.preset} {self.size}>"
+
+    @property
+    def label(self) -> str:
+        """Name and languages."""
+        return f"{self.name}: {self.task.source_language or '?'} → {self.task.target_language or '?'}"
+
     @model_validator
     def _check_extensions(self) -> None:
         for extension in (*self.model.extensions, *self.training.extensions):

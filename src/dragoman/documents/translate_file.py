@@ -59,9 +59,9 @@ class FileTranslation:
     output: Path
     format: str
     num_texts: int
-    results: Sequence[UnitResult]
-    glossary: Glossary | None = None
-    terms: Sequence[TermCount] | None = None
+    results: Sequence[UnitResult] = field(repr=False)
+    glossary: Glossary | None = field(default=None, repr=False)
+    terms: Sequence[TermCount] | None = field(default=None, repr=False)
     num_kept: int = 0
     num_for_review: int = 0
     unused: Sequence[str] = ()

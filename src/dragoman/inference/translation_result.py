@@ -87,13 +87,13 @@ class Translation(_Explainable):
 
     text: str
     score: float = 0.0
-    tokens: tuple[str, ...] = ()
-    token_log_probs: tuple[float, ...] = ()
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    token_log_probs: tuple[float, ...] = field(default=(), repr=False)
     status: TranslationStatus = "ok"
-    source_tokens: Annotated[tuple[str, ...], HIDDEN] = ()
+    source_tokens: Annotated[tuple[str, ...], HIDDEN] = field(default=(), repr=False)
     num_segments: int = 1
-    attention: Annotated[AttentionWeights | None, HIDDEN] = field(default=None, compare=False)
-    alignment: Annotated[tuple[Link, ...] | None, HIDDEN] = None
+    attention: Annotated[AttentionWeights | None, HIDDEN] = field(default=None, compare=False, repr=False)
+    alignment: Annotated[tuple[Link, ...] | None, HIDDEN] = field(default=None, repr=False)
     unmet_constraints: tuple[str, ...] = ()
     mbr_score: Annotated[float | None, OPTIONAL] = None
     confidence: Annotated[float | None, OPTIONAL] = None

@@ -57,9 +57,7 @@ class Translator:
         raise TypeError("a translator is not copied or pickled; call dragoman.load in each process")
 
     def __repr__(self) -> str:
-        task = self.recipe.task
-        languages = f"{task.source_language or '?'} → {task.target_language or '?'}"
-        return f"<Translator {self.recipe.name}: {languages}, {self.precision} on {self.device}>"
+        return f"<Translator {self.recipe.label}, {self.precision} on {self.device}>"
 
     @property
     def models(self) -> list[Transformer]:

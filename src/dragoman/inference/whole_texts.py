@@ -15,7 +15,7 @@ Attention places pairs of tags in all readings. `compare_codes` checks each tran
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, product
 from typing import TYPE_CHECKING, Literal
@@ -86,7 +86,7 @@ class TextTranslation:
     """
 
     text: str
-    segments: tuple[TranslatedSegment, ...]
+    segments: tuple[TranslatedSegment, ...] = field(repr=False)
     alternatives: tuple[str, ...] = ()
 
     @property

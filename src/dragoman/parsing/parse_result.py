@@ -35,8 +35,8 @@ class Parse:
     tree: Tree | None = None
     tags: tuple[str, ...] = ()
     score: float = 0.0
-    tokens: tuple[str, ...] = ()
-    token_log_probs: tuple[float, ...] = ()
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    token_log_probs: tuple[float, ...] = field(default=(), repr=False)
     status: ParseStatus = "ok"
     repairs: tuple[str, ...] = ()
     alternatives: tuple[Parse, ...] = field(default=(), repr=False)
@@ -64,7 +64,7 @@ class Parse:
 class TreeImage:
     """Tree image that a notebook displays."""
 
-    svg: str
+    svg: str = field(repr=False)
 
     def _repr_html_(self) -> str:
         return f'<div style="overflow-x:auto">{self.svg}</div>'
