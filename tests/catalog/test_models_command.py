@@ -106,6 +106,12 @@ def test_refreshed_indexes_take_the_place_of_the_list(mirror: tuple[Path, str]) 
     assert (french.license, french.hub_name) == ("apache-2.0", "Helsinki-NLP/opus-mt-en-fr")
 
 
+def test_refresh_without_a_network_says_what_to_do(mirror: tuple[Path, str]) -> None:
+    (mirror[0] / "argos.json").unlink()
+    with raises_code("model-unavailable", "save this file, fetched elsewhere, as "):
+        refresh("argos")
+
+
 def test_refreshed_index_names_models_as_the_shipped_list() -> None:
     """The first architecture has the plain name, released or not. Of its versions, a released one is listed."""
     changes: list[dict[str, Any]] = [

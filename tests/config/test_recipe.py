@@ -368,6 +368,7 @@ def test_missing_recipe_file_is_named(tmp_path: Path) -> None:
     assert file_error(tmp_path) == "FILE: cannot be read: Is a directory; give a TOML file"
     (tmp_path / "own.toml").write_text("")
     assert file_error(tmp_path / "own") == "FILE: there is no such recipe; did you mean FILE.toml?"
+    assert file_error(tmp_path / "ow") == "FILE: there is no such recipe; did you mean FILEn.toml?"
     assert file_error(tmp_path / "ow.toml") == f"FILE: there is no such recipe; did you mean {tmp_path / 'own.toml'}?"
     assert file_error(tmp_path / "own.tml") == f"FILE: there is no such recipe; did you mean {tmp_path / 'own.toml'}?"
     (tmp_path / "file").touch()

@@ -217,6 +217,19 @@ def test_bad_input_is_one_line() -> None:
     assert "give --from, such as --from en" in result.stderr
 
 
+def test_files_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "FILE is missing" in run_init().output
+    monkeypatch.setattr(init_command, "_is_terminal", lambda: True)
+    result = CliRunner().invoke(init, [], input="train.en\ntrain.de\n")
+    assert result.exit_code == 0, result.output
+    assert 'source = "train.en", target = "train.de"' in Path("own.toml").read_text(encoding="utf-8")
+
+
+def test_file_with_both_sides_is_no_side() -> None:
+    with pytest.raises(DataError, match="holds both sides"):
+        read_user_corpus([Path("pairs.tsv.gz"), Path("train.de")])
+
+
 def test_languages_are_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run_init("train.en", "train.de", "--from", "englisch")
     assert result.exit_code == 2

@@ -291,6 +291,7 @@ def hostile_page() -> str:
         tiles=[MetricTile(text, text, text) for text in HOSTILE],
         figures=[(text, svg) for text, svg in zip(HOSTILE, hostile_drawings(), strict=False)],
         sentences=[SentenceHistory(text, text, [(text, text)]) for text in HOSTILE],
+        diagnoses=[(text, text) for text in HOSTILE],
         tables=[ReportTable(text, HOSTILE, [HOSTILE]) for text in HOSTILE],
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dragoman.catalog.download import read_document
+from dragoman.catalog.download import FetchError, read_document
 from dragoman.catalog.entries import CatalogModel
 from dragoman.catalog.indexes import INDEXES, parse_index, read_shipped_list
 from dragoman.errors import DataError, OutputError
@@ -38,7 +38,13 @@ def refresh(name: str) -> list[CatalogModel]:
     Raises DataError if it cannot be fetched or is no such index.
     """
     mirror = os.environ.get(MIRROR_VARIABLE)
-    content = read_document(f"{mirror.rstrip('/')}/{name}.json" if mirror else INDEXES[name].address)
+    try:
+        content = read_document(f"{mirror.rstrip('/')}/{name}.json" if mirror else INDEXES[name].address)
+    except FetchError as error:
+        hint = (
+            f"dragoman models without --refresh lists what it has; or save this file, fetched elsewhere, as {_get_path(name)}"
+        )
+        raise DataError(f"{error}; {hint}", code=error.code) from None
     models = parse_index(INDEXES[name], content)
     if not models:
         raise DataError(f"{INDEXES[name].address}: lists no models; keep the list that you have", code="invalid-data")

@@ -301,7 +301,7 @@ def diagnose(run: Path, as_json: bool) -> None:
         print_json(DiagnoseOutput(**vars(summary), diagnoses=diagnoses))
         return
     numbers = {
-        name.replace("_", " "): f"{value:{format_spec}}"
+        {"mfu": "share of peak"}.get(name, name.replace("_", " ")): f"{value:{format_spec}}"
         for name, format_spec in RUN_FACT_FORMATS.items()
         if isinstance(value := getattr(summary, name), int | float)
     }

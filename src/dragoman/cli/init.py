@@ -29,7 +29,7 @@ MAX_IDENTIFIED = 200
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=PATH_TYPE)
+@click.argument("files", nargs=-1, metavar="[FILE...]", type=PATH_TYPE)
 @language_option("--from", "source_language", "Source language, such as en; by default, the files name it.")
 @language_option("--to", "target_language", "Target language.")
 @click.option("--valid", nargs=2, type=PATH_TYPE, metavar="SOURCE TARGET", help="Validation set, if you have one.")
@@ -64,6 +64,7 @@ def init(
 
     if output.suffix != ".toml" or not output.parent.is_dir():
         raise usage_error(f"-o {output}: give a name that ends in .toml, in a folder that exists")
+    files = files or _ask_files()
     corpus = read_user_corpus(files)
     languages = from_language, to_language = _ask_languages(corpus.guess_languages(), source_language, target_language)
     stem = output.with_suffix("")
@@ -190,6 +191,18 @@ def _estimate_minutes(recipe: Recipe) -> float | None:
 
 def _is_terminal() -> bool:
     return sys.stdin.isatty()
+
+
+def _ask_files() -> tuple[Path, ...]:
+    """Return the files that the user of a terminal names: one with both sides, or one for each side."""
+    from dragoman.formats.readers import SUFFIX_FORMATS, get_format_suffix
+
+    if not _is_terminal():
+        raise usage_error("FILE is missing; give the text of the source and that of the target, or one file with both sides")
+    first = click.prompt("File of the source, or with both sides", err=True)
+    if get_format_suffix(Path(first)) in SUFFIX_FORMATS:
+        return (Path(first),)
+    return Path(first), Path(click.prompt("File of the target", err=True))
 
 
 def _ask_languages(guesses: tuple[str, str], source: str | None, target: str | None) -> tuple[str, str]:

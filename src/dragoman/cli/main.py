@@ -272,6 +272,11 @@ class _StderrHandler(logging.Handler):
         click.secho(self.format(record), err=True, dim=True)
 
 
+OTHER_OPTIONS = dict.fromkeys(("--source", "--src", "--source-language"), "--from")
+OTHER_OPTIONS |= dict.fromkeys(("--target", "--tgt", "--target-language"), "--to")
+"""Names that other programs have for an option, and its name here."""
+
+
 def main() -> None:
     """Run the command line, and print an error as one line."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -286,6 +291,10 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.ctx:
+            name = OTHER_OPTIONS.get(error.option_name, "")
+            if any(name in parameter.opts for parameter in error.ctx.command.params):
+                error = click.UsageError(f"No such option {error.option_name!r}; did you mean {name}?", error.ctx)
         hint = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
         _exit_with_error(" ".join(error.format_message().split()) + hint, error.exit_code)
     except RankZeroError as error:

@@ -434,10 +434,8 @@ def read_recipe_text(path: Path) -> str:
 
         if files := [file for file in (path.with_name(f"{path.name}.toml"), path.with_suffix(".toml")) if file.is_file()]:
             hint = f"did you mean {files[0]}?"
-        elif names := get_close_matches(
-            str(path), [*map(str, path.parent.glob("*.toml")), *list_builtin_recipes()], n=1, cutoff=0.8
-        ):
-            hint = f"did you mean {names[0]}?"
+        elif matches := get_close_matches(str(path), names := _list_recipe_names(path.parent), n=1, cutoff=0.8):
+            hint = f"did you mean {names[matches[0]]}?"
         elif path.name == str(path):
             hint = f"the package has {', '.join(list_builtin_recipes())}"
         else:
@@ -451,6 +449,12 @@ def read_recipe_text(path: Path) -> str:
         ) from None
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}; give a TOML file", code="recipe-not-found") from None
+
+
+def _list_recipe_names(folder: Path) -> dict[str, str]:
+    """Return what a user may call a recipe of the package or of a folder → its name."""
+    files = {str(name): str(file) for file in folder.glob("*.toml") for name in (file, file.with_suffix(""))}
+    return {name: name for name in list_builtin_recipes()} | files
 
 
 def parse_toml(text: str, *, where: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dragoman.config import CorpusConfig
 from dragoman.data.corpus_survey import MAX_RATIO, MAX_WORDS, CorpusSurvey
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair
-from dragoman.formats.readers import read_pairs
+from dragoman.formats.readers import SUFFIX_FORMATS, get_format_suffix, read_pairs
 from dragoman.formats.text import COMPRESSED_SUFFIXES
 from dragoman.languages import is_spaced_language
 
@@ -64,6 +64,9 @@ def read_user_corpus(files: Sequence[Path]) -> UserCorpus:
     if len(files) not in (1, 2) or len(set(files)) != len(files):
         names = " ".join(map(str, files)) or "none"
         raise DataError(f"{names}: give one file that holds both sides, or the file of the source and that of the target")
+    for path in files if len(files) == 2 else ():
+        if get_format_suffix(path) in SUFFIX_FORMATS:
+            raise DataError(f"{path}: holds both sides of each pair; give it alone, or two files with one side each")
     for path in files:
         if str(path) == "-" or ":/" in str(path):
             raise DataError(f"{path}: cannot be read twice, as a recipe needs it; give the name of a file")

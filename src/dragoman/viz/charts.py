@@ -127,7 +127,7 @@ def render_learning_curve(
                 gid = f"line {panel_number} {index}"
                 _draw_line(axes, series, color_indices[series.name], gid)
                 tooltips[gid] = [series.name]
-            _finish_panel(axes, panel, width)
+            _finish_panel(axes, panel, width, panel_height)
         all_axes[-1].set_xlim(x_low, x_high)
         all_axes[-1].set_xlabel(truncate_text(x_label, width - 2 * _MARGIN, FONT_SIZE))
         is_integer = all(x == int(x) for x in x_values)
@@ -167,7 +167,7 @@ def _draw_line(axes: Axes, series: Series, color_index: int, gid: str) -> None:
     )
 
 
-def _finish_panel(axes: Axes, panel: Panel, width: float) -> None:
+def _finish_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
     """Set the scale and the label of the y axis, and draw the legend above the panel."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -181,7 +181,7 @@ def _finish_panel(axes: Axes, panel: Panel, width: float) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
     if panel.include_zero and values and min(values) >= 0:
         axes.set_ylim(bottom=0)
-    axes.set_ylabel(truncate_text(panel.y_label, width / 4, FONT_SIZE))
+    axes.set_ylabel(truncate_text(panel.y_label, height, FONT_SIZE))
     if not values:
         axes.set_yticks([])
         axes.text(0.5, 0.5, "no points yet", transform=axes.transAxes, ha="center", va="center")

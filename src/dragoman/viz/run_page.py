@@ -27,6 +27,7 @@ dl.tiles{grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem}
 .charts svg{display:block;width:100%;height:auto}
 .sentence{background:var(--card);border-radius:.5rem;padding:.75rem 1rem;margin:.75rem 0}
 .sentence p{margin:0}
+.diagnosis{border-inline-start:.25rem solid var(--alarm)}
 .sentence p,.versions div{min-width:0;overflow-wrap:anywhere}
 .sentence .reference{color:var(--muted);margin-bottom:.6rem}
 .versions{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,14rem),1fr));gap:.6rem 1.25rem}
@@ -80,12 +81,14 @@ def render_run_page(
     charts: Sequence[str] = (),
     figures: Sequence[tuple[str, str]] = (),
     sentences: Sequence[SentenceHistory] = (),
+    diagnoses: Sequence[tuple[str, str]] = (),
     tables: Sequence[ReportTable] = (),
     footer: str = "",
     refresh_seconds: int | None = None,
 ) -> str:
     """Return the whole page.
 
+    diagnoses: problems that were found, as (name, text)
     figures: drawings as (caption, svg)
     refresh_seconds: seconds until a browser reloads the page; None for never
     """
@@ -96,13 +99,17 @@ def render_run_page(
         f'<p class="state"><span class="{name}">{name}</span>{text_to_html(state.detail)}</p>',
         f'<progress max="100" value="{percent}" aria-label="share of the budget">{percent} %</progress>',
     ]
+    parts += [
+        f'<div class="sentence diagnosis"><p dir="auto"><strong>{text_to_html(name)}</strong>: {text_to_html(text)}</p></div>'
+        for name, text in diagnoses
+    ]
     if tiles:
         parts += ['<dl class="tiles">', *map(_render_tile, tiles), "</dl>"]
     if charts:
         parts += ['<div class="charts">', *map(_render_chart, charts), "</div>"]
-    parts += [render_figure(caption, svg) for caption, svg in figures]
     if sentences:
         parts += ["<section>", "<h2>Translations</h2>", *map(_render_sentence, sentences), "</section>"]
+    parts += [render_figure(caption, svg) for caption, svg in figures]
     parts += [render_table(table) for table in tables]
     parts.append(f"<footer>{text_to_html(footer)}</footer>")
     return render_page(title, "\n".join(parts), style=_STYLE, refresh_seconds=refresh_seconds)

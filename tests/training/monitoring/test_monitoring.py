@@ -681,6 +681,13 @@ def test_remedies_leave_out_settings_in_use() -> None:
         assert diagnosis.remedy.startswith(remedy)
 
 
+def test_shorter_noam_warmup_keeps_the_peak() -> None:
+    """The peak is lr_factor · (d_model · warmup)^-0.5, and 100 steps are a fortieth of the warm-up: 2 / √40 = 0.32."""
+    settings = ("training.warmup_steps=4000", "training.schedule=noam", "training.lr_factor=2.0", "training.max_steps=1000")
+    (diagnosis,) = diagnose(record(lines(10), *settings))
+    assert diagnosis.remedy.startswith("training.warmup_steps = 100 with training.lr_factor = 0.32, which keeps the peak; ")
+
+
 def test_diagnose_command_prints_text_and_json(tmp_path: Path) -> None:
     run = written(tmp_path / "run", [*lines(), *validations(2.6, 2.3, 2.4, 2.6, 2.9)])
 

@@ -222,11 +222,16 @@ def diagnose_long_warmup(status: RunStatus) -> Diagnosis | None:
         final_step = min(final_step, last["step"] / last["progress"])
     if final_step > 1.5 * training.warmup_steps:
         return None
+    warmup_steps = max(1, round(final_step / 10))
+    remedy = f"training.warmup_steps = {warmup_steps}"
+    if training.schedule == "noam":  # its peak grows with a shorter warm-up
+        lr_factor = training.lr_factor * (warmup_steps / training.warmup_steps) ** 0.5
+        remedy += f" with training.lr_factor = {lr_factor:.2g}, which keeps the peak"
     return Diagnosis(
         "warm-up too long",
         f"the budget ends near step {final_step:,.0f}, and the learning rate grows until step {training.warmup_steps:,}",
         "most of the run has too low a learning rate",
-        f"training.warmup_steps = {max(1, round(final_step / 10))}, or a larger budget",
+        f"{remedy}; or a larger budget",
     )
 
 

@@ -78,6 +78,10 @@ def build_run_page(status: RunStatus, *, timestamp: str) -> str:
         charts=charts,
         figures=figures,
         sentences=_build_sentences(status),
+        diagnoses=[
+            (problem.name, f"{problem.evidence}. Probable cause: {problem.cause}. Remedy: {problem.remedy}.")
+            for problem in diagnose(status)
+        ],
         tables=[*_build_result_tables(report), *_build_run_tables(status, report)],
         footer=f"{status.folder}, as of {timestamp}{refresh_note}{chart_note}",
         refresh_seconds=refresh,
@@ -116,7 +120,7 @@ def _build_tiles(status: RunStatus, summary: RunSummary) -> list[MetricTile]:
     def format_value(value: float, form: str) -> str:
         return form.format(value) if value < 1e9 else "> 1e9"  # the perplexity of a diverged run has hundreds of digits
 
-    mfu_note = f"{summary.mfu:.0%} MFU" if summary.mfu is not None else ""
+    mfu_note = f"{summary.mfu:.0%} of peak" if summary.mfu is not None else ""
     add_tile("step", summary.step, "{:,}", f"of {status.recipe.training.max_steps:,} at most")
     add_tile("epoch", summary.epoch, "{:.2f}")
     perplexity = f"perplexity {format_value(summary.perplexity, '{:,.2f}')}" if summary.perplexity else ""
@@ -152,12 +156,12 @@ def _build_charts(status: RunStatus) -> list[str]:
     panels = [
         ("Loss", Panel("nats per token", [*training_series("loss"), *validation_series("nll")])),
         ("Perplexity", Panel("per token", [*training_series("perplexity"), *validation_series("perplexity")], log_scale=True)),
-        ("Token accuracy", Panel("% of the target tokens", validation_series("token_accuracy"))),
+        ("Token accuracy", Panel("% of the tokens", validation_series("token_accuracy"))),
         ("BLEU", Panel("greedy", validation_series("bleu"))),
         ("F1", Panel("greedy", validation_series("f1"))),
         ("Learning rate", Panel("as scheduled", training_series("lr"))),
         ("Gradient norm", Panel("before clipping", training_series("gradient_norm"), log_scale=True)),
-        ("Speed", Panel("target tokens a second", training_series("tokens_per_second"), include_zero=True)),
+        ("Speed", Panel("tokens a second", training_series("tokens_per_second"), include_zero=True)),
         ("MFU", Panel("% of peak FLOP/s", training_series("mfu", scale=100.0), include_zero=True)),
         ("Waiting for batches", Panel("% of the time", training_series("data_wait_fraction", scale=100.0), include_zero=True)),
         ("Memory", Panel("MiB", training_series("memory_mib"), include_zero=True)),
@@ -254,18 +258,13 @@ def _build_test_set_table(test_sets: Mapping[str, Any]) -> ReportTable:
 
 
 def _build_run_tables(status: RunStatus, report: dict[str, Any]) -> list[ReportTable]:
-    """Return the diagnoses, the newest events, and facts about the run."""
-    diagnoses = [
-        (diagnosis.name, f"{diagnosis.evidence}. Probably {diagnosis.cause}.", diagnosis.remedy)
-        for diagnosis in diagnose(status)
-    ]
-    tables = [ReportTable("Diagnoses", ["", "evidence", "remedy"], diagnoses)] if diagnoses else []
+    """Return the newest events, and facts about the run."""
     recent_events = [entry for entry in reversed(status.events) if entry.get("event") != "checkpoint"]
     rows = [
         (f"{entry['step']:,}", str(entry.get("event", "")), str(entry.get("text", ""))) for entry in recent_events[:_MAX_EVENTS]
     ]
     count_note = f" (the newest {_MAX_EVENTS} of {len(recent_events):,})" if len(recent_events) > _MAX_EVENTS else ""
-    tables += [ReportTable(f"Events{count_note}", ["step", "event", ""], rows)] if rows else []
+    tables = [ReportTable(f"Events{count_note}", ["step", "event", ""], rows)] if rows else []
     run_info = status.run_info
     facts = format_facts(report or {name: run_info[name] for name in ("machine", "parameters", "devices") if name in run_info})
     if isinstance(peak_flops := run_info.get("peak_flops_per_second"), int | float):
