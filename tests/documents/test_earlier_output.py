@@ -16,7 +16,7 @@ from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import DocumentOptions, translate_document
 from dragoman.errors import DataError
 from expected_errors import raises_code
-from office_files import W, make_docx
+from office_files import W, make_docx, make_xlsx
 from outside_parsers import INSIDE
 
 _RUNS = "<w:r><w:rPr><w:{0}/></w:rPr><w:t>{1}</w:t></w:r>"
@@ -120,6 +120,21 @@ def test_paragraphs_are_kept_by_their_source_if_the_original_is_known() -> None:
 def test_values_of_a_human_stay(name: str, source: str, output: str) -> None:
     """They are numbers, truth values, empty texts and times, also where a human has written another type."""
     assert translate_again(name, source, output) == output
+
+
+def test_order_of_shared_texts_does_not_matter() -> None:
+    """LibreOffice stores the texts in the order of the cells, and equal ones once."""
+
+    def make(strings: list[str], numbers: list[int]) -> bytes:
+        cells = "".join(f'<c r="A{row}" t="s"><v>{number}</v></c>' for row, number in enumerate(numbers, start=1))
+        return make_xlsx("".join(f"<si><t>{text}</t></si>" for text in strings), f"<sheetData><row>{cells}</row></sheetData>")
+
+    source, output = make(["Two", "Shut", "One", "Open"], [2, 0, 3, 1]), make(["Eins", "Zwei", "Auf"], [0, 1, 2, 2])
+    document = read("a.xlsx", source)
+    texts = match_texts(document, read("a.xlsx", output)).texts
+    assert [texts[unit.id] for unit in document.units] == ["Zwei", "Auf", "Eins", "Auf"]
+    with raises_code("length-mismatch"):
+        match_texts(document, read("a.xlsx", make(["Eins", "Neu", "Zwei", "Auf"], [0, 1, 2, 3, 3])))
 
 
 def test_values_that_changed_in_the_source_are_taken() -> None:

@@ -211,6 +211,8 @@ class Document:
         find_values: function that returns the values that are no units, such as numbers and empty texts, by their keys; each as
             an edit that changes nothing
         times: seconds at which each subtitle begins and ends, by the ids of units
+        find_cells: function that returns the cells with each text of a table by the ids of units, for formats whose programs
+            store the texts in any order
         has_numbered_keys: the keys count places, so they name no text
     """
 
@@ -236,6 +238,7 @@ class Document:
     convert: Callable[[], Document] | None = field(default=None, repr=False)
     find_values: Callable[[], Mapping[str, Edit]] = field(default=dict, repr=False)
     times: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False)
+    find_cells: Callable[[], Mapping[str, Sequence[str]]] = field(default=dict, repr=False)
     has_numbered_keys: bool = False
 
     @property

@@ -219,6 +219,9 @@ def pair_units(original: Document, output: Document) -> list[tuple[Unit, Unit]]:
         pairs = [(unit, by_name[name]) for unit in units if (name := names.get(unit.id, "")) in by_name]
         _check_order([(unit, other) for unit, other in pairs if _ITEM.search(unit.key)])
         return pairs
+    cells, other_cells = original.find_cells(), output.find_cells()
+    if any(cells.values()) and any(other_cells.values()):
+        return _pair_cells(units, others, cells, other_cells)
     if len(units) != len(others):
         by_time = {output.times[other.id]: other for other in others if other.id in output.times}
         times = {unit.id: original.times[unit.id] for unit in units if unit.id in original.times}
@@ -233,6 +236,35 @@ def pair_units(original: Document, output: Document) -> list[tuple[Unit, Unit]]:
     if not original.sentence_groups:  # whose numbers may go into the next text
         _check_order(pairs)
     return pairs
+
+
+def _pair_cells(
+    units: Sequence[Unit], others: Sequence[Unit], cells: Mapping[str, Sequence[str]], other_cells: Mapping[str, Sequence[str]]
+) -> list[tuple[Unit, Unit]]:
+    """Return the units of a table with those of the same cells, and its titles and other texts with those in the same place."""
+    by_cell = {cell: other for other in others for cell in other_cells.get(other.id, ())}
+    named = [(cell, unit) for unit in units for cell in cells.get(unit.id, ())]
+    pairs = {unit.id: by_cell.get(cell) for cell, unit in reversed(named)}  # of several cells, the first one counts
+    is_same = by_cell.keys() == {cell for cell, _ in named}
+    groups: list[dict[str, list[Unit]]] = [{}, {}]  # of texts outside of cells, by the parts of the file
+    for side, own_units, own_cells in zip(groups, (units, others), (cells, other_cells), strict=True):
+        for unit in own_units:
+            if not own_cells.get(unit.id):
+                side.setdefault(_DIGITS.sub("", unit.id), []).append(unit)
+    for name, own in groups[0].items():
+        same = groups[1].get(name, [])
+        if len(same) == len(own):
+            pairs |= {unit.id: other for unit, other in zip(own, same, strict=True)}
+        elif own[0].id not in cells:  # texts that no cell shows are not stored again
+            is_same = is_same and not same
+    if not is_same:
+        raise DataError(
+            "it has texts in other cells than the file that it is a translation of, so nobody can tell which is which",
+            code="length-mismatch",
+        )
+    in_cells = [(unit, other) for unit in units if (other := pairs.get(unit.id)) is not None]
+    _check_order(in_cells, has_ids=False)
+    return in_cells
 
 
 def _check_times(document: Document, output: Document) -> None:
@@ -253,7 +285,7 @@ def _list_in_order(document: Document) -> list[Unit]:
     return sorted(list_all_units(document), key=lambda unit: _DIGITS.sub(lambda match: match[0].zfill(9), unit.id))
 
 
-def _check_order(pairs: Sequence[tuple[Unit, Unit]]) -> None:
+def _check_order(pairs: Sequence[tuple[Unit, Unit]], *, has_ids: bool = True) -> None:
     """Raise DataError if texts are in other parts of a file, or numbers and names of single texts have changed places."""
     places: list[dict[str, int]] = [{}, {}]
     for number, pair in enumerate(pairs):
@@ -266,7 +298,8 @@ def _check_order(pairs: Sequence[tuple[Unit, Unit]]) -> None:
             moves.setdefault(number, set()).add(goal)
     moved = {number: goals for number, goals in moves.items() if number not in goals}
     for number, (unit, other) in enumerate(pairs):
-        if moved.get(number, set()) & moved.keys() or _DIGITS.sub("", unit.id) != _DIGITS.sub("", other.id):
+        is_elsewhere = has_ids and _DIGITS.sub("", unit.id) != _DIGITS.sub("", other.id)
+        if is_elsewhere or moved.get(number, set()) & moved.keys():
             raise DataError(
                 f"its texts have other places than those of the file that it is a translation of, such as {unit.source[:40]!r}",
                 code="length-mismatch",

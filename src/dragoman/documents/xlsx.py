@@ -6,10 +6,11 @@ equal.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
@@ -35,6 +36,8 @@ from dragoman.languages import is_right_to_left
 
 _STRINGS_TYPE = "spreadsheetml.sharedStrings+xml"
 _SHEET_TYPE = "spreadsheetml.worksheet+xml"
+_NOTES_TYPE = "spreadsheetml.comments+xml"
+_NUMBER = re.compile("[0-9]{1,9}")
 _NAMESPACE = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _WORKBOOK_TYPE = "spreadsheetml.sheet.main+xml"
 _DRAWING_TYPE = "officedocument.drawing+xml"
@@ -50,7 +53,7 @@ def parse_xlsx(content: bytes) -> Document:
     compared = ComparedTexts.read(members, (_SHEET_TYPE, _WORKBOOK_TYPE))
     skipped: Counter[str] = Counter({"texts in formulas": compared.num_literals})
     units = UnitList()
-    for name in list_parts(members, [_STRINGS_TYPE, _SHEET_TYPE, "spreadsheetml.comments+xml"]):
+    for name in list_parts(members, [_STRINGS_TYPE, _SHEET_TYPE, _NOTES_TYPE]):
         source = members.read_xml(name)
         add = partial(_add_string, members, source, name, count(1), compared, skipped)
         add_header = partial(_add_header, members, source, name)
@@ -75,7 +78,7 @@ def parse_xlsx(content: bytes) -> Document:
         for name in list_parts(members, [_SHEET_TYPE]) if language and translations else []:
             yield from members.shift_edits(name, _SheetDirection.read(members, name).turn(language))
 
-    return units.make_document(
+    document = units.make_document(
         content,
         "xlsx",
         source_language=read_core_language(members),
@@ -83,6 +86,56 @@ def parse_xlsx(content: bytes) -> Document:
         assemble=members.assemble,
         skipped=skipped,
     )
+    return replace(document, find_cells=lambda: _find_cells(members))
+
+
+def _find_cells(members: ZipMembers) -> dict[str, list[str]]:
+    """Return the cells with each text by the id of its unit. A cell begins with the number of its sheet."""
+    cells: dict[str, list[str]] = {}
+    shared = list_parts(members, [_STRINGS_TYPE])
+    sheets, all_notes = list_parts(members, [_SHEET_TYPE]), set(list_parts(members, [_NOTES_TYPE]))
+    places = {
+        name: number
+        for name in list_parts(members, [_WORKBOOK_TYPE])
+        for number, name in enumerate(_list_sheets(members, name))
+    }
+    for name in shared:
+        cells |= {f"{name}/{number}": [] for number, _ in enumerate(members.read_xml(name).iter_elements(("si",)), start=1)}
+    for name in sheets:
+        place, numbers = places.get(name, name), count(1)
+        for element in members.read_xml(name).iter_elements(("c",)):
+            address, value = f"{place}!{element.attributes.get('r', '')}", element.find("v")
+            for _ in element.find_all("is"):
+                cells[f"{name}/{next(numbers)}"] = [address]
+            if element.attributes.get("t") == "s" and value is not None and _NUMBER.fullmatch(value.text):
+                cells.setdefault(f"{shared[0] if shared else ''}/{int(value.text) + 1}", []).append(address)
+        for notes in all_notes.intersection(_read_targets(members, name).values()):
+            for number, element in enumerate(members.read_xml(notes).iter_elements(("text",)), start=1):
+                reference = "" if element.parent is None else element.parent.attributes.get("ref", "")
+                cells[f"{notes}/{number}"] = [f"{place}!{reference}!note"]
+    return cells
+
+
+def _list_sheets(members: ZipMembers, workbook: str) -> list[str]:
+    """Return the members with the sheets of a workbook, in its order."""
+    targets = _read_targets(members, workbook)
+    return [
+        targets.get(element.attributes.get(":id", ""), "") for element in members.read_xml(workbook).iter_elements(("sheet",))
+    ]
+
+
+def _read_targets(members: ZipMembers, name: str) -> dict[str, str]:
+    """Return the members to which one refers, by the ids of the relationships."""
+    folder, _, file = name.rpartition("/")
+    relationships = f"{folder}/_rels/{file}.rels"
+    if relationships not in members.members:
+        return {}
+    return {
+        element.attributes.get("Id", ""): posixpath.normpath(posixpath.join("/", folder, element.attributes.get("Target", "")))[
+            1:
+        ]
+        for element in members.read_xml(relationships).iter_elements(("Relationship",))
+    }
 
 
 @dataclass(frozen=True)
