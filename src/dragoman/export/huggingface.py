@@ -161,7 +161,24 @@ def _export_t5(bundle: Bundle, path: Path, *, scores: dict[str, float] | None, o
 def check_exportable(bundle: Bundle) -> None:
     """Raise BundleError for a model that MarianMT cannot express. The message names the feature."""
     check_is_translator(bundle, ENGINE)
-    config, tokenizer = bundle.recipe.model, bundle.recipe.tokenizer
+    check_model(bundle.recipe.model)
+    tokenizer = bundle.recipe.tokenizer
+    for side in (bundle.tokenizer.source, bundle.tokenizer.target):
+        if not isinstance(side, SentencePieceTokenizer | PieceVocabulary):
+            raise unsupported(
+                f"tokenizer.model_type = {tokenizer.model_type!r}", f"{ENGINE} has SentencePiece models only; export to onnx"
+            )
+    if tokenizer.language_token is not None and (
+        tokenizer.language_token != LANGUAGE_TOKEN or tokenizer.language_token_placement != "source"
+    ):
+        raise unsupported(
+            f"tokenizer.language_token = {tokenizer.language_token!r}",
+            f"{ENGINE} has tokens such as >>deu<< at the start of the source only; translate with dragoman",
+        )
+
+
+def check_model(config: ModelConfig) -> None:
+    """Raise BundleError for layers that MarianMT cannot express."""
     check_layers(config, ENGINE)
     head_width = config.d_model / config.num_heads
     is_post_norm = config.norm == "post" and not config.final_norm
@@ -184,18 +201,6 @@ def check_exportable(bundle: Bundle) -> None:
         if not is_supported:
             value = getattr(config, key)
             raise unsupported(f"model.{key} = {value!r}", f"{ENGINE} {problem}; export to onnx or ctranslate2")
-    for side in (bundle.tokenizer.source, bundle.tokenizer.target):
-        if not isinstance(side, SentencePieceTokenizer | PieceVocabulary):
-            raise unsupported(
-                f"tokenizer.model_type = {tokenizer.model_type!r}", f"{ENGINE} has SentencePiece models only; export to onnx"
-            )
-    if tokenizer.language_token is not None and (
-        tokenizer.language_token != LANGUAGE_TOKEN or tokenizer.language_token_placement != "source"
-    ):
-        raise unsupported(
-            f"tokenizer.language_token = {tokenizer.language_token!r}",
-            f"{ENGINE} has tokens such as >>deu<< at the start of the source only; translate with dragoman",
-        )
 
 
 def list_pieces(vocabulary: Vocabulary) -> list[str]:

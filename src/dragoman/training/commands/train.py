@@ -31,7 +31,7 @@ from dragoman.io.json_fields import OPTIONAL
 from dragoman.languages import to_language_code
 
 if TYPE_CHECKING:
-    from dragoman.config import Recipe
+    from dragoman.config import ModelConfig, Recipe
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,8 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None, choice: s
     console.print(f"{recipe.name}{kind}, into {recipe.run}", style="bold", markup=False)
     if choice is not None:
         console.print(choice, markup=False)
+    if recipe.preset == DERIVING_PRESET and recipe.task.kind == "translation" and not recipe.training.init_from:
+        name_missing_export(recipe.model)
     deviations = find_deviations(recipe.model_dump())
     if deviations and recipe.preset != DERIVING_PRESET:
         keys = ", ".join(deviation.key for deviation in deviations)
@@ -181,6 +183,19 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None, choice: s
         raise
     finally:
         progress_bar.close()
+
+
+def name_missing_export(model: ModelConfig) -> None:
+    """Print the setting with which `export --to huggingface` will refuse the model; the other formats hold all presets."""
+    from dragoman.errors import BundleError
+    from dragoman.export.huggingface import check_model
+    from dragoman.export.huggingface_t5 import is_t5
+
+    try:
+        if not is_t5(model):
+            check_model(model)
+    except BundleError as error:
+        print_note(f"no export to huggingface: {error}")
 
 
 def print_report(report: dict[str, Any], as_json: bool) -> None:
