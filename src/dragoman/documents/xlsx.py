@@ -103,8 +103,8 @@ def _find_cells(members: ZipMembers) -> dict[str, list[str]]:
         cells |= {f"{name}/{number}": [] for number, _ in enumerate(members.read_xml(name).iter_elements(("si",)), start=1)}
     for name in sheets:
         place, numbers = places.get(name, name), count(1)
-        for element in members.read_xml(name).iter_elements(("c",)):
-            address, value = f"{place}!{element.attributes.get('r', '')}", element.find("v")
+        for index, element in enumerate(members.read_xml(name).iter_elements(("c",))):  # which need not state its address
+            address, value = f"{place}!{element.attributes.get('r') or index}", element.find("v")
             for _ in element.find_all("is"):
                 cells[f"{name}/{next(numbers)}"] = [address]
             if element.attributes.get("t") == "s" and value is not None and _NUMBER.fullmatch(value.text):
