@@ -876,7 +876,8 @@ def test_clean_writes_kept_pairs_in_any_format(pair_format: str, run_cli: RunCli
 
 def test_clean_prints_counts_of_each_filter(run_cli: RunCli, dirty: list[str], tmp_path: Path) -> None:
     answer = run_cli(*dirty, "-o", tmp_path / "out")
-    rows = [re.split("  +", line) for line in answer.out.splitlines()[2:]]
+    *rows, filters = [re.split("  +", line) for line in answer.out.splitlines()[2:]]
+    assert filters[0].startswith("2 of 13 filters are on; off: control, duplicate-source, eval-overlap, ")
     assert [row[:2] for row in rows] == [
         ["read", "6"], ["empty", "1"], ["source-equals-target", "1"], ["duplicate-pair", "1"], ["kept", "3"],
     ]  # fmt: skip
