@@ -51,6 +51,7 @@ from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.words import WordScheme
 from dragoman.documents.cue_text import split_for_cues
 from dragoman.documents.document import UnitTranslation, add_plural_forms, check_written, write_document
+from dragoman.documents.earlier_output import keep_values, match_texts
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.plural_forms import insert_number
 from dragoman.documents.translate_document import DocumentOptions, translate_document
@@ -367,11 +368,18 @@ def find_translations() -> dict[str, Parse]:
     return {
         "text and terms": lambda text: copy_text(text, "none", make_glossary()),
         "text of HTML": lambda text: copy_text(text, "html"),
+        "second run": match_list,
         **{
             f"file {suffix} {number}": partial(translate_file, suffix, list_wrappers(suffix)[number])
             for suffix, number in places.items()
         },
     }
+
+
+def match_list(text: str) -> None:
+    """Match the items of a list of JSON with those of its earlier output."""
+    document = parse_document("a.json", json.dumps([f"{text} {number}" for number in range(2)]).encode())
+    match_texts(document, keep_values(document, get_parser("a.json"), document))
 
 
 def find_request_parsers() -> dict[str, Parse]:
