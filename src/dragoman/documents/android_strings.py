@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
@@ -48,14 +49,14 @@ def parse_android_strings(content: bytes) -> Document:
         if element.name == "plurals":
             plurals.append(source.get_place(element))
         units.read(source, element, add)
-    return units.make_document(
+    document = units.make_document(
         content,
         "android",
         make_plural_edits=lambda language: [
             edit for place in plurals for edit in _add_items(source, source.read_element(place), language)
         ],
-        find_values=lambda: _find_values(source, {unit.key for unit in units.units}),
     )
+    return replace(document, find_values=lambda: _find_values(source, {unit.key for unit in units.units}))
 
 
 def _find_values(source: XmlSource, keys: Collection[str]) -> dict[str, Edit]:

@@ -439,7 +439,6 @@ class UnitList:
         assemble: Callable[[bytes, Iterable[Edit]], bytes] = apply_edits,
         skipped: Mapping[str, int] | None = None,
         keeps_tags: Callable[[bytes, Mapping[str, UnitTranslation]], bool] | None = None,
-        find_values: Callable[[], Mapping[str, Edit]] = dict,
     ) -> Document:
         """Return the document with these units."""
         texts, others = (self.units, []) if format_name in _NAMED_FORMATS else divide_units(self.units)
@@ -456,5 +455,4 @@ class UnitList:
             other_units=others,
             keeps_tags=keeps_tags,
             skipped={name: number for name, number in (skipped or {}).items() if number},
-            find_values=find_values,
         )

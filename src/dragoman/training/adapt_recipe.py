@@ -179,20 +179,15 @@ def describe_result(report: dict[str, Any]) -> list[str]:
     report: content of `report.json`
     """
     kept_start = report.get("averaged_checkpoints") == ["step-00000000"]
-    start = ["No step improved the validation loss, so the new bundle has the weights of the old one."] if kept_start else []
-    return (
-        start
-        + [
-            f"On the {TITLES.get(name, name)} ({test_set['sentences']:,} sentences), {_judge(test_set['changes'])}."
-            for name, test_set in report["test_sets"].items()
-            if "changes" in test_set
-        ]
-        + (
-            []
-            if GENERAL in report["test_sets"]
-            else ["No other text was scored, which the new bundle may translate worse: see --general."]
-        )
-    )
+    lines = ["No step improved the validation loss, so the new bundle has the weights of the old one."] if kept_start else []
+    lines += [
+        f"On the {TITLES.get(name, name)} ({test_set['sentences']:,} sentences), {_judge(test_set['changes'])}."
+        for name, test_set in report["test_sets"].items()
+        if "changes" in test_set
+    ]
+    if GENERAL not in report["test_sets"]:
+        lines.append("No other text was scored, which the new bundle may translate worse: see --general.")
+    return lines
 
 
 def _judge(changes: dict[str, dict[str, float]]) -> str:
