@@ -24,7 +24,7 @@ class SequenceLossConfig(RecipeSection):
     weight: Weight = 1.0
     """Weight of the risk of a sentence; 0 leaves the loss of the references alone."""
     likelihood_weight: Weight = 0.017
-    """Weight of the loss of the references, by default that of GNMT (Wu et al. 2016, section 5)."""
+    """Weight of the loss of the references, by default that of GNMT."""
 
     @model_validator
     def _check_weights(self) -> None:
