@@ -1,4 +1,4 @@
-"""Minimum risk training: gradients against enumeration, candidates, exact resumption, several processes."""
+"""Minimum risk training and expected GLEU: gradients against enumeration, samples, exact resumption, several processes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from dragoman.evaluation.gleu import count_ngrams, ngram_gleu
 from dragoman.experiments.risk_training.candidates import (
     OutputCandidates,
     SequenceLossSettings,
-    find_candidates,
+    draw_candidates,
+    make_counter_sampler,
 )
 from dragoman.experiments.risk_training.config import SequenceLossConfig
-from dragoman.experiments.risk_training.loss import expected_risk, sequence_level_loss
+from dragoman.experiments.risk_training.loss import compute_risk, expected_risk, sequence_level_loss
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
+from dragoman.torch_engine.arrays import TorchArrays
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.flops import compute_batch_cost, count_forward_flops
@@ -75,7 +77,7 @@ def all_candidates() -> OutputCandidates:
     outputs = all_outputs()
     sentences = torch.arange(len(SOURCES)).repeat_interleave(len(outputs))
     gleus = [gleu_of(output, sentence) for sentence in range(len(SOURCES)) for output in outputs]
-    return OutputCandidates(outputs * len(SOURCES), sentences, torch.tensor(gleus))
+    return OutputCandidates(outputs * len(SOURCES), sentences, torch.ones(len(gleus)), torch.tensor(gleus))
 
 
 def enumerate_log_probs(model: Transformer) -> Tensor:
@@ -103,21 +105,76 @@ def test_minimum_risk_gradient_equals_enumeration(model: Transformer, batch: Bat
     assert log_probs_R.exp().view(2, -1).sum(dim=1).tolist() == pytest.approx([1.0, 1.0], abs=1e-9)
     weights_R = (sharpness * log_probs_R).view(2, -1).softmax(dim=1).flatten()
     exact = (weights_R * (1.0 - candidates.gleu_R)).sum()
-    risk = expected_risk(model, batch, candidates, sharpness, start_id=START_ID)
+    risk = expected_risk(model, batch, candidates, settings_of(sharpness=sharpness).config, start_id=START_ID)
     assert risk.item() == pytest.approx(exact.item(), abs=1e-6)
     for mine, expected in zip(gradients(model, risk), gradients(model, exact), strict=True):
         torch.testing.assert_close(mine, expected, atol=1e-6, rtol=1e-5)
 
 
+def test_expected_gleu_gradient_is_unbiased() -> None:
+    """The mean of the estimate over all pairs of samples is P(y) · (risk(y) − mean risk), the gradient of the mean risk."""
+    gleus = torch.tensor([0.0, 0.25, 1.0, 0.5])
+    probs = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    config = settings_of(objective="expected_gleu", num_candidates=2).config
+    mean_gradient, mean_risk = torch.zeros(4), 0.0
+    for first, second in product(range(4), range(4)):
+        drawn = [first] if first == second else [first, second]
+        counts = torch.tensor([2.0]) if first == second else torch.ones(2)
+        candidates = OutputCandidates([(END_ID,)] * len(drawn), torch.zeros(len(drawn), dtype=torch.long), counts, gleus[drawn])
+        risk, gradient = compute_risk(candidates, config, 1, None)
+        mean_gradient[drawn] += probs[first] * probs[second] * gradient
+        mean_risk += float(probs[first] * probs[second] * risk)
+    exact_risk = 1.0 - float(probs @ gleus)
+    assert mean_risk == pytest.approx(exact_risk, abs=1e-6)
+    torch.testing.assert_close(mean_gradient, probs * (1.0 - gleus - exact_risk))
+
+
+def test_expected_gleu_gradient_weighs_log_probabilities(model: Transformer, batch: Batch) -> None:
+    config = settings_of(objective="expected_gleu").config
+    candidates = all_candidates()
+    _, gradient_R = compute_risk(candidates, config, 2, None)
+    exact = (gradient_R * enumerate_log_probs(model)).sum()
+    risk = expected_risk(model, batch, candidates, config, start_id=START_ID)
+    assert risk.item() == pytest.approx(float((1.0 - candidates.gleu_R).view(2, -1).mean(dim=1).sum()), abs=1e-6)
+    for mine, expected in zip(gradients(model, risk), gradients(model, exact), strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_samples_follow_the_distribution_of_the_model(model: Transformer, batch: Batch) -> None:
+    num_samples = 1000
+    torch.manual_seed(3)
+    candidates = draw_candidates(model, batch, settings_of(num_candidates=num_samples))
+    counts = {(int(sentence), output): float(count) for sentence, output, count in zip(
+        candidates.sentences_R, candidates.target_ids, candidates.counts_R, strict=True
+    )}  # fmt: skip
+    assert sum(counts.values()) == 2 * num_samples
+    probs = enumerate_log_probs(model).exp().tolist()
+    outputs = list(product(range(2), all_outputs()))
+    # Pearson's statistic has a mean of one a degree of freedom, here 2 · 20, and a standard deviation of √(2 · 40) ≈ 9.
+    statistic = sum(
+        (counts.get(output, 0.0) - num_samples * prob) ** 2 / (num_samples * prob)
+        for output, prob in zip(outputs, probs, strict=True)
+    )
+    assert 40 - 4 * 9 < statistic < 40 + 4 * 9
+    for sentence, output, gleu in zip(candidates.sentences_R, candidates.target_ids, candidates.gleu_R, strict=True):
+        assert float(gleu) == pytest.approx(gleu_of(output, int(sentence)))
+
+
+def test_draw_depends_on_row_number_and_not_on_other_rows() -> None:
+    logits_NV, arrays = torch.zeros(4, 1000), TorchArrays(torch.device("cpu"))
+    whole, part = make_counter_sampler(5, arrays), make_counter_sampler(5, arrays)
+    topk = None
+    tokens_N = whole(logits_NV, [0, 1, 2, 3], 1, topk)  # type: ignore[arg-type]
+    assert torch.equal(part(logits_NV[:2], [1, 3], 1, topk), tokens_N[[1, 3]])  # type: ignore[arg-type]
+
+
 def test_nbest_candidates_are_different_and_finished(model: Transformer, batch: Batch) -> None:
-    candidates = find_candidates(model, batch, settings_of(num_candidates=4))
+    candidates = draw_candidates(model, batch, settings_of(candidates="nbest", num_candidates=4))
     pairs = list(zip(candidates.sentences_R.tolist(), candidates.target_ids, strict=True))
     assert len(set(pairs)) == len(pairs)
     assert all(output[-1] == END_ID for output in candidates.target_ids)
     # Outputs of at most two tokens that end: the end token, or one of four words before it.
     log_probs = enumerate_log_probs(model).view(2, -1)[:, :5]
-    for sentence, output, gleu in zip(candidates.sentences_R, candidates.target_ids, candidates.gleu_R, strict=True):
-        assert float(gleu) == pytest.approx(gleu_of(output, int(sentence)))
     for sentence in range(2):
         best = [all_outputs()[index] for index in log_probs[sentence].argsort(descending=True)[:4].tolist()]
         assert {output for row, output in pairs if row == sentence} <= set(best) | {all_outputs()[0]}
@@ -125,7 +182,8 @@ def test_nbest_candidates_are_different_and_finished(model: Transformer, batch: 
 
 def test_reference_is_one_more_candidate(model: Transformer, batch: Batch) -> None:
     for include_reference in (False, True):
-        candidates = find_candidates(model, batch, settings_of(num_candidates=2, include_reference=include_reference))
+        torch.manual_seed(1)
+        candidates = draw_candidates(model, batch, settings_of(num_candidates=2, include_reference=include_reference))
         has_reference = [
             (*REFERENCES[sentence], END_ID) in {
                 output for row, output in zip(candidates.sentences_R, candidates.target_ids, strict=True) if row == sentence
@@ -137,10 +195,12 @@ def test_reference_is_one_more_candidate(model: Transformer, batch: Batch) -> No
 
 def test_mixture_is_the_weighted_sum_of_both_losses(model: Transformer, batch: Batch) -> None:
     settings = settings_of(weight=3.0, likelihood_weight=0.5)
+    torch.manual_seed(1)
     loss, nll = sequence_level_loss(model, batch, settings, epsilon=0.1, smoothing_mode="uniform")
-    candidates = find_candidates(model, batch, settings)
+    torch.manual_seed(1)
+    candidates = draw_candidates(model, batch, settings)
     reference_loss, reference_nll = batch_loss(model, batch, epsilon=0.1, smoothing_mode="uniform")
-    risk = expected_risk(model, batch, candidates, settings.config.sharpness, start_id=START_ID)
+    risk = expected_risk(model, batch, candidates, settings.config, start_id=START_ID)
     assert nll.item() == reference_nll.item()
     assert loss.item() == pytest.approx(0.5 * reference_loss.item() + 3.0 * risk.item(), rel=1e-6)
 
@@ -160,6 +220,10 @@ def test_cost_counts_search_and_training_of_candidates(batch: Batch) -> None:
 
 SHORT = ("training.max_steps=4", "training.warmup_steps=2", "training.checkpoint_every_steps=2", "training.batch_tokens=40")
 RISK = "training.sequence_loss={num_candidates = 3}"
+VARIANTS = {
+    "risk": (RISK, "training.batches_per_update=2"),
+    "nbest": ("training.sequence_loss={candidates = 'nbest', num_candidates = 3, sharpness = 1.0}", "training.lora.rank=2"),
+}
 
 
 def make_recipe_without_evaluation(tiny: MakeRecipe, run: Path, bundle: Path, *settings: str) -> Recipe:
@@ -167,10 +231,10 @@ def make_recipe_without_evaluation(tiny: MakeRecipe, run: Path, bundle: Path, *s
 
 
 @pytest.mark.slow
-def test_resumed_run_equals_unbroken_run(bundle: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_resumed_run_equals_unbroken_run(variant: str, bundle: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     def recipe_of(name: str) -> Recipe:
-        settings = (RISK, "training.batches_per_update=2", "training.lora.rank=2")
-        return make_recipe_without_evaluation(tiny, tmp_path / name, bundle, *settings)
+        return make_recipe_without_evaluation(tiny, tmp_path / name, bundle, *VARIANTS[variant])
 
     new_trainer(recipe_of("unbroken")).run()
     for stop_after in (1, 2):
@@ -206,6 +270,12 @@ def test_options_that_do_not_go_together_are_refused(
         (("tokenizer.sampling_alpha=0.1",), ("tokenizer.sampling_alpha = 0.1",)),
         (("training.sequence_loss.weight=0", "training.sequence_loss.likelihood_weight=0"), ("there is no loss",)),
         (("training.sequence_loss.num_candidates=1",), ("num_candidates = 1",)),
+        (("training.sequence_loss.objective='expected_gleu'", "training.sequence_loss.candidates='nbest'"), ("'nbest'",)),
+        (
+            ("training.sequence_loss.objective='expected_gleu'", "training.sequence_loss.include_reference=true"),
+            ("include_reference",),
+        ),
+        (("training.sequence_loss.objective='expected_gleu'", "training.sequence_loss.sharpness=1.0"), ("sharpness = 1",)),
     ]:
         with subtests.test(settings=settings, names=names):
             tmp_path = tmp_path_factory.mktemp("case")

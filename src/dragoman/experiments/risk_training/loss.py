@@ -1,9 +1,14 @@
-"""Minimum risk of whole outputs (Shen et al. 2016, equations 9 to 11), mixed with the likelihood of the references.
+"""Sequence-level losses: the expected risk of whole outputs, mixed with the likelihood of the references.
 
-R = Σ_y Q(y)·risk(y) with Q(y) = P(y|x)^α / Σ_y' P(y'|x)^α over the different candidates y of a sentence. The risk of a
-candidate is 1 − GLEU(y, reference), and ∂R/∂log P(y|x) = α·Q(y)·(risk(y) − R).
+The risk of a candidate y is 1 − GLEU(y, reference).
 
-Wu et al. 2016 add α times the likelihood of the references (equation 9), here `likelihood_weight`.
+`minimum_risk` (Shen et al. 2016, equations 9 to 11): R = Σ_y Q(y)·risk(y) with Q(y) = P(y|x)^α / Σ_y' P(y'|x)^α over the
+different candidates of a sentence. ∂R/∂log P(y|x) = α·Q(y)·(risk(y) − R).
+
+`expected_gleu` (Wu et al. 2016, equation 8): E[risk(y)] over the model's distribution. Its gradient is estimated from K samples
+as 1/(K−1) · Σ_k (risk(y_k) − mean risk) · ∇log P(y_k|x). Wu et al. divide by K, which makes the gradient smaller by 1 − 1/K.
+
+Wu et al. add α times the likelihood of the references (equation 9), here `likelihood_weight`.
 
 Shapes: B sentences, R candidates of all sentences, T target positions, X positions with a real token, Z those of a chunk, D
 model width, V vocabulary size.
@@ -20,7 +25,8 @@ from torch import Tensor
 from dragoman.data.collate import Batch
 from dragoman.data.padding import pad_sequences
 from dragoman.data.tokenization.special_tokens import PADDING_ID
-from dragoman.experiments.risk_training.candidates import OutputCandidates, SequenceLossSettings, find_candidates
+from dragoman.experiments.risk_training.candidates import OutputCandidates, SequenceLossSettings, draw_candidates
+from dragoman.experiments.risk_training.config import SequenceLossConfig
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.training.losses.chunked import Sums, chunked_loss, fold_output_bias, sum_dtype
@@ -36,44 +42,57 @@ def sequence_level_loss(
     gradient. The likelihood comes first, so that its dropout does not depend on the candidates.
     """
     config = settings.config
-    with nullcontext() if config.likelihood_weight else torch.no_grad():
+    with nullcontext() if config.reference_weight else torch.no_grad():
         reference_loss, nll = batch_loss(model, batch, epsilon=epsilon, smoothing_mode=smoothing_mode)
-    loss = config.likelihood_weight * reference_loss
+    loss = config.reference_weight * reference_loss
     if not config.weight:
         return loss, nll
-    candidates = find_candidates(model, batch, settings)
-    return loss + config.weight * expected_risk(model, batch, candidates, config.sharpness, start_id=settings.start_id), nll
+    candidates = draw_candidates(model, batch, settings)
+    return loss + config.weight * expected_risk(model, batch, candidates, config, start_id=settings.start_id), nll
 
 
-def expected_risk(model: Transformer, batch: Batch, candidates: OutputCandidates, sharpness: float, *, start_id: int) -> Tensor:
-    """Return the risk of the candidates, summed over the sentences, with its gradient."""
+def expected_risk(
+    model: Transformer, batch: Batch, candidates: OutputCandidates, config: SequenceLossConfig, *, start_id: int
+) -> Tensor:
+    """Return the risk of the candidates, summed over the sentences, with its gradient or an estimate of it."""
     outputs_XD, targets_X, rows_X = _compute_outputs(model, batch, candidates, start_id)
     outputs_XD, output_VD = fold_output_bias(outputs_XD, model.output, model.output_bias)
     ones_X, nll_X = torch.ones(len(targets_X), device=targets_X.device), torch.empty(len(targets_X), device=targets_X.device)
-    with torch.no_grad():
-        chunked_loss(outputs_XD, output_VD, targets_X, _WeightedLikelihood(ones_X, nll_X), model.matmul)
-    log_probs_R = -_sum_by_row(nll_X, rows_X, len(candidates.target_ids))
-    risk, gradient_R = compute_risk(candidates, sharpness, len(batch.source_BS), log_probs_R)
+    log_probs_R = None
+    if config.objective == "minimum_risk":
+        with torch.no_grad():
+            chunked_loss(outputs_XD, output_VD, targets_X, _WeightedLikelihood(ones_X, nll_X), model.matmul)
+        log_probs_R = -_sum_by_row(nll_X, rows_X, len(candidates.target_ids))
+    risk, gradient_R = compute_risk(candidates, config, len(batch.source_BS), log_probs_R)
     # The sum of gradient · log-probability has the gradient of the risk. Its value is replaced by the risk.
     surrogate, _ = chunked_loss(outputs_XD, output_VD, targets_X, _WeightedLikelihood(-gradient_R[rows_X], nll_X), model.matmul)
     return surrogate + (risk - surrogate).detach()
 
 
 def compute_risk(
-    candidates: OutputCandidates, sharpness: float, num_sentences: int, log_probs_R: Tensor
+    candidates: OutputCandidates, config: SequenceLossConfig, num_sentences: int, log_probs_R: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the risk, summed over the sentences, and its gradient by the log-probability of each candidate (R,)."""
+    """Return the risk, summed over the sentences, and its gradient by the log-probability of each candidate (R,).
+
+    log_probs_R: log-probability of each candidate, which the objective expected_gleu does not need
+    """
     risks_R, sentences_R = 1.0 - candidates.gleu_R, candidates.sentences_R
-    scaled_R = sharpness * log_probs_R
+    if log_probs_R is None:
+        counts_R = candidates.counts_R
+        num_samples_R = _sum_by_row(counts_R, sentences_R, num_sentences)[sentences_R]
+        means_B = _sum_by_row(risks_R * counts_R / num_samples_R, sentences_R, num_sentences)
+        return means_B.sum(), counts_R / (num_samples_R - 1.0) * (risks_R - means_B[sentences_R])
+    scaled_R = config.sharpness * log_probs_R
     max_B = torch.full((num_sentences,), float("-inf"), device=scaled_R.device)
     max_B = max_B.scatter_reduce(0, sentences_R, scaled_R, "amax")
     powers_R = (scaled_R - max_B[sentences_R]).exp()
     weights_R = powers_R / _sum_by_row(powers_R, sentences_R, num_sentences)[sentences_R]
     means_B = _sum_by_row(weights_R * risks_R, sentences_R, num_sentences)
-    return means_B.sum(), sharpness * weights_R * (risks_R - means_B[sentences_R])
+    return means_B.sum(), config.sharpness * weights_R * (risks_R - means_B[sentences_R])
 
 
 def _sum_by_row(values_X: Tensor, rows_X: Tensor, num_rows: int) -> Tensor:
+    """Return the sum of the values of each row."""
     return values_X.new_zeros(num_rows).index_add(0, rows_X, values_X)
 
 
