@@ -78,7 +78,10 @@ def check_outside(document: Document, translations: Mapping[str, UnitTranslation
     ]
     edits += document.make_document_edits(translations, "")
     position = written_position = 0
-    for edit in sorted([*edits, Edit(len(content), len(content), b"")], key=lambda edit: (edit.start, edit.end)):
+    for edit in sorted([*edits, Edit(len(content), len(content), b"")], key=lambda edit: (edit.start, -edit.end)):
+        if edit.start < position:  # a title in a text
+            written_position += len(edit.content) - (edit.end - edit.start)
+            continue
         kept = content[position : edit.start]
         assert written[written_position : written_position + len(kept)] == kept
         position, written_position = edit.end, written_position + len(kept) + len(edit.content)

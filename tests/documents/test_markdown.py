@@ -63,6 +63,7 @@ def test_units_are_blocks_with_codes() -> None:
     assert [unit.source for unit in check_laws(markdown.parse, PAGE.encode(), pseudo_translate).units] == [
         "A <g1>big</g1> heading",
         "Some text with <x1/>, a <g2>link</g2> and an <x3/>, <x4/> and <g5>bold <g6>text</g6></g5>.",
+        "Title",
         "Quoted text that is long enough.",
         "<x1/>a task<br2/>next line",
         "Head | one",
@@ -74,6 +75,7 @@ def test_units_are_blocks_with_codes() -> None:
         "First<x1/> © 5 * 3",
         "Second <g1>html</g1>",
         "The note.",
+        "kept",
         "kept",
     ]
 
@@ -93,15 +95,15 @@ Some *text*.\n\n</details>\n\n> <div>Quoted\n> words</div>\n\n<div markdown>*Mar
     check_written(document, translations, written, markdown.parse)
     assert b'<img src="a.png" alt="&lt;Bild&gt;"> <b>Good</b> Text\n</p>' in written
     assert b"<summary>Mehr</summary>\n\nEtwas *Text*." in written
-    assert [unit.source for unit in markdown.parse_mdx(page.encode()).units] == ["Some <g1>text</g1>."]
+    assert [unit.source for unit in markdown.parse_mdx(page.encode()).units] == ["Logo", "Some <g1>text</g1>."]
 
 
 def test_translation_keeps_codes_and_wraps() -> None:
     document = markdown.parse(PAGE.encode())
     texts = {
         "1": UnitTranslation("Ein <g2>Verweis</g2> mit <x1/> und einem <x3/>, <x4/> und <g5>fett <g6>Text</g6></g5> mehr."),
-        "3": UnitTranslation("<x1/>Aufgabe<br2/>Zeile"),
-        "6": UnitTranslation("A | B <x1/>"),
+        "4": UnitTranslation("<x1/>Aufgabe<br2/>Zeile"),
+        "7": UnitTranslation("A | B <x1/>"),
     }
     written = write_document(document, texts).decode()
     paragraph = written.split("\n\n")[1]
@@ -235,7 +237,7 @@ def test_elements_of_html_in_a_text_are_pairs_or_points(subtests: pytest.Subtest
 def test_descriptions_of_images_are_pairs(subtests: pytest.Subtests) -> None:
     """A description with markup, one without letters, and one that names the image by its reference are points."""
     for text, source in {
-        'See ![a \\[red\\] dog](d.png "Kept") &amp; run': "See <g1>a [red] dog</g1> &amp; run",
+        'See ![a \\[red\\] dog](d.png "5") &amp; run': "See <g1>a [red] dog</g1> &amp; run",
         "[![Build](b.svg)](/c)": "<g1><g2>Build</g2></g1>",
         "![First badge](b.svg)\n![Second\nbadge](d.svg)": "<g1>First badge</g1> <g2>Second badge</g2>",
         "A ![](d.png) b ![2](e.png) c ![*d* e](f.png) g": "A <x1/> b <x2/> c <x3/> g",
@@ -255,7 +257,22 @@ def test_anchors_of_headings_are_outside_of_the_text(subtests: pytest.Subtests) 
     assert read_sources('# <a id="x"></a>\n\n# {#x}\n\nA {#x}\n') == ["A<x1/>"]
 
 
-def test_titles_of_links_and_pictures_are_counted() -> None:
-    """A title of a reference counts once, and a number is none."""
-    text = '[a](b "The title"), ![a](c.png "A cat"), [ref], [ref] and [x](y "5").\n\n[ref]: /x "Title"\n[other]: /x\n'
-    assert markdown.parse(text.encode()).skipped == {"titles of links and pictures": 3}
+@pytest.mark.parametrize("content", [
+    '[the cat](b "A \\"title\\"") ![a cat](c.png \'The title\') and "The title" [![x y](d (See \\) me))](e "The end").\n',
+    '> long [text\n> goes](b\n> "Two\n> lines")\n\n![](c.png "Only a title")\n',
+    '| Head | [a cell](b "A \\| sign") |\n|--|--|\n| `a "b"` | ![](c "The sign") |\n',
+    'See [ref].\n\n[ref]: /x "The \\" title"\n[other]:\n  <b c>\n  (Another)\n> [third]: /z \'The third\'\n',
+    'An <abbr title="A &quot;b&quot;">HTML</abbr> <a href="x"><img alt="The dog" src="y"></a> here.\n',
+])  # fmt: skip
+def test_titles_are_texts_of_their_own(content: str) -> None:
+    """They are written into new and into old texts."""
+    document = check_laws(markdown.parse, content.encode(), lambda text: text.replace("e", "e\" ' ) \\ | &lt; "))
+    titles = {unit.id: UnitTranslation(unit.source) for unit in document.units if unit.context}
+    assert len(titles) > 1
+    written = write_document(document, titles).decode()
+    assert written.replace("\n> lines", " lines").split() == content.replace("\n> lines", " lines").split()
+
+
+def test_titles_in_code_and_of_data_stay() -> None:
+    for text in ('`[a](b "A title")` [c](d "5")', '`<a title="A b">`', '<code title="A b">c</code>', '    ![](a "B c")'):
+        assert not [unit for unit in markdown.parse(text.encode()).units if unit.context], text

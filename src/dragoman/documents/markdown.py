@@ -2,8 +2,8 @@
 
 markdown-it-py finds the blocks and what is in them, with the rules of `markdown_dialects`. Emphasis and links become numbered
 elements `<g1>…</g1>` of a text, and so do plain descriptions of images. Code, addresses, HTML and line breaks become `<x1/>`.
-The texts of HTML blocks are read as those of pages. Code blocks and link definitions are kept, and so is front matter, but for
-its titles and descriptions.
+Titles are texts of their own. The texts of HTML blocks are read as those of pages. Code blocks and link definitions are kept,
+and so is front matter, but for its titles and descriptions.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dragoman.documents.heading_anchors import find_linked, list_anchors
 from dragoman.documents.html_file import read_fragment
 from dragoman.documents.line_wrapping import GLUED, MIN_WRAP_WIDTH, glue, wrap_pieces
 from dragoman.documents.markdown_dialects import add_dialects
+from dragoman.documents.markdown_titles import COMPONENT, Title, assemble, read_attributes, read_definition, read_title
 from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.text.inline_codes import parse_markup
 from dragoman.text.inline_tokens import KNOWN_TAGS, OPAQUE_TAGS, VOID_TAGS
-from dragoman.text.no_language import is_data
 from dragoman.text.placeholders import find_placeholders
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _FRONT_MATTER = re.compile(
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
 _LINK_END = re.compile(
     r"""\]\([ \t\n]*(?:<[^<>\n]*>|(?:\\.|[^\s()\\]|\((?:\\.|[^\s()\\]|\([^\s()]*\))*\))*)"""
-    r"""(?:[ \t\n]+(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\)))?[ \t\n]*\)"""
+    r"""(?:[ \t\n]+("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\)))?[ \t\n]*\)"""
 )
 _REFERENCE_END = re.compile(r"\](?:\[(?:\\.|[^\[\]\\])*\])?")
 _BRACKET = re.compile(r"[\[\]]")
@@ -71,9 +71,6 @@ _HTML_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
 _ELEMENT = re.compile(r"<[^<>]*>")
 _HTML_TAG = re.compile(r"<(/?)([a-zA-Z][\w.:-]*+)(?![^<>]*/>)")
-_COMPONENT = re.compile(r"<[A-Za-z][^<>]*+>|\{\{[<%][^{}]*+\}\}")
-_ATTRIBUTE = re.compile(r"""(?<![\w-])(title|alt|placeholder|aria-label|caption|label)\s*+=\s*+(["'])((?:(?!\2)[^\n])*+)\2""")
-_INLINE_CODE = re.compile(r"(?<!`)(`++)(?!`)[^`\n]++\1(?!`)")
 _RAISED_ELEMENTS = frozenset(("sub", "sup"))
 _MARKDOWN_INSIDE = re.compile(r"\smarkdown(?:[\s=>])")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -162,9 +159,11 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
         yield from reader.make_html_edits(translations, language)
 
     num_elements = 0
-    titles: list[Any] = []
     for before, token in pairwise(chain((Token("", "", 0),), tokens)):
-        if token.type == "html_block" and env["is_mdx"]:
+        if token.type == "dialect_tags":
+            reader.add_components(token)
+        elif token.type == "html_block" and env["is_mdx"]:
+            reader.add_components(token)
             num_elements += any(map(str.isalpha, _ELEMENT.sub("", token.content)))
         elif token.type == "html_block":
             reader.add_html(token)
@@ -176,15 +175,9 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
             inline(state)
             text_join(state)
             reader.add(token, before)
-            titles += [child.attrs.get("title", "") for child in token.children or () if "label" not in child.meta]
             token.children = None
     reader.find_anchors()
-    titles += [reference.get("title", "") for reference in env.get("references", {}).values()]
-    skipped = {
-        "titles of links and pictures": sum(any(map(str.isalpha, title)) for title in titles),
-        "blocks of elements of MDX": num_elements,
-        "titles and labels of components": _count_attributes(body, [token for token in tokens if _is_read(token, env)]),
-    }
+    reader.add_definitions(reference["map"] for reference in env.get("references", {}).values() if reference["title"])
     texts, others = divide_units(reader.units)
     return Document(
         content,
@@ -195,26 +188,9 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
         make_document_edits=make_document_edits,
         other_units=others,
         keep_anchors=reader.find_anchors,
-        skipped={name: count for name, count in skipped.items() if count},
+        assemble=reader.assemble,
+        skipped={"blocks of elements of MDX": num_elements} if num_elements else {},
     )
-
-
-def _is_read(token: Token, env: Mapping[str, Any]) -> bool:
-    """Return whether a block has no components: it is code, or HTML whose attributes are texts."""
-    return token.type in ("fence", "code_block") or (token.type == "html_block" and not env["is_mdx"])
-
-
-def _count_attributes(body: str, blocks: Iterable[Token]) -> int:
-    """Return the number of texts in attributes of tags and shortcodes, which stay. blocks: those without components"""
-    if not _ATTRIBUTE.search(body):
-        return 0
-    lines = body.split("\n")
-    for token in blocks:
-        first, last = token.map or (0, 0)
-        lines[first:last] = [""] * (last - first)
-    tags = _COMPONENT.findall(_INLINE_CODE.sub("", "\n".join(lines)))
-    values = (match for tag in tags for match in _ATTRIBUTE.finditer(tag))
-    return sum(any(map(str.isalpha, match[3])) and not is_data(match[3], match[1]) for match in values)
 
 
 class _LimitedTokens(list["Token"]):
@@ -274,6 +250,7 @@ class _BlockReader:
         self._html_names: set[str] = set()
         self._lines = split_lines(text.text)
         self._line_starts = list(accumulate(map(len, self._lines), initial=0))
+        self._titles: dict[str, Title] = {}
         self._cell_end = 0
 
     def add(self, token: Token, opening: Token) -> None:
@@ -296,15 +273,57 @@ class _BlockReader:
             source = reader.read(children)
         except _UnreadableInlineError:
             return
-        if not parse_markup(source, is_html=False).has_text:
-            return
+        if parse_markup(source, is_html=False).has_text:
+            self._add_text(token, opening, reader, source, spans)
+        lines = content.split("\n")
+        starts = [
+            start + len(line) - len(line.lstrip())
+            for start, line in zip(accumulate((len(line) + 1 for line in lines), initial=0), lines, strict=False)
+        ]
+
+        def locate(position: int) -> int:
+            number = bisect_right(starts, position) - 1
+            position -= starts[number]
+            return spans[number][0] + position + (content[:position].count("|") if is_cell else 0)
+
+        for title in reader.titles:
+            code = locate(title.code[0]), locate(title.code[1])
+            self._add_title(replace(title, start=locate(title.start), end=locate(title.end), code=code), is_cell=is_cell)
+
+    def _add_title(self, title: Title, *, is_cell: bool = False) -> None:
+        check_texts(len(self.units), len(self.text.content))
+        if is_cell:
+            escape = title.escape
+            title = replace(title, escape=lambda text: escape(text).replace("|", "\\|"))
+        self.units.append(Unit(name := self._make_name(), title.text, context="title", keep_line_breaks=False))
+        self._titles[name] = title
+
+    def add_definitions(self, maps: Iterable[Span]) -> None:
+        """Add the titles in definitions of links. maps: the first line of each, and that behind it"""
+        for first, last in maps:
+            for title in read_definition(self.text.text, self._line_starts[first], self._line_starts[last]):
+                self._add_title(title)
+
+    def add_components(self, token: Token) -> None:
+        """Add the titles and labels of tags and shortcodes in a block."""
+        first, last = token.map or (0, 0)
+        for match in COMPONENT.finditer(self.text.text, self._line_starts[first], self._line_starts[last]):
+            for title in read_attributes(self.text.text, match.span()):
+                self._add_title(title)
+
+    def _make_name(self) -> str:
+        return str(len(self._places) + len(self._html_names) + len(self._titles))
+
+    def _add_text(self, token: Token, opening: Token, reader: _InlineReader, source: str, spans: Sequence[Span]) -> None:
+        """Add the unit of a text. spans: the characters of its lines"""
         width, prefix = 0, ""
         if len(spans) > 1:
             second = self._get_line_start(spans[1][0])
             prefix = self.text.text[second : spans[1][0]]
             width = max(MIN_WRAP_WIDTH, *(end - self._get_line_start(start) for start, end in spans))
-        name = str(len(self._places) + len(self._html_names))
+        name = self._make_name()
         self.units.append(Unit(name, source, markup="xml", keep_line_breaks=False))
+        is_cell = opening.type in ("td_open", "th_open")
         is_block = not is_cell and opening.type != "dialect_title_open" and not opening.markup.startswith("#")
         self._places[name] = _PlaceInMarkdown(
             spans[0][0],
@@ -337,8 +356,7 @@ class _BlockReader:
                 raise
             return
         check_texts(len(self.units) + len(units), len(self.text.content))
-        first_name = len(self._places) + len(self._html_names)
-        names = [str(number) for number, _ in enumerate(units, start=first_name)]
+        names = [str(number) for number, _ in enumerate(units, start=int(self._make_name()))]
         self._html_names.update(names)
         self.units += (replace(unit, id=name) for unit, name in zip(units, names, strict=True))
         if names:
@@ -423,6 +441,8 @@ class _BlockReader:
             return [self.text.make_edit(item.start, item.end, item.write(translation.text))]
         if unit.id in self._html_names:
             return []  # `make_html_edits` makes them
+        if title := self._titles.get(unit.id):
+            return [self.text.make_edit(title.start, title.end, title.escape(" ".join(translation.text.split())))]
         place = self._places[unit.id]
         old, new = (_read_insides(text, place.full_ends) for text in (unit.source, translation.text))
         codes = place.codes | {tag: end for tag, end in place.full_ends.items() if new.get(tag) != old.get(tag)}
@@ -433,6 +453,12 @@ class _BlockReader:
         if place.is_cell:
             text = text.replace("|", "\\|")
         return [self.text.make_edit(place.start, place.end, self._add_anchors(unit, translation, text))]
+
+    def assemble(self, content: bytes, edits: Iterable[Edit]) -> bytes:
+        """Return the bytes with replaced spans, also with titles in texts."""
+        get_byte = self.text.get_byte
+        codes = {get_byte(title.start): (get_byte(title.code[0]), get_byte(title.code[1])) for title in self._titles.values()}
+        return assemble(content, edits, codes)
 
     def _write_pieces(
         self, pieces: Sequence[str], codes: Mapping[str, str], place: _PlaceInMarkdown, *, is_escaped: bool
@@ -538,6 +564,7 @@ class _InlineReader:
 
     codes: what each tag stands for
     full_ends, escaped: as in `_PlaceInMarkdown`
+    titles: those in its codes, with characters of the text
     """
 
     def __init__(self, content: str) -> None:
@@ -545,6 +572,7 @@ class _InlineReader:
         self.codes: dict[str, str] = {}
         self.full_ends: dict[str, str] = {}
         self.escaped: set[str] = set()
+        self.titles: list[Title] = []
         self._spans = find_placeholders(content) if _SPECIAL.search(content) else []
         self._closed = frozenset(_CLOSED.findall(content))
         self._position = 0
@@ -563,6 +591,7 @@ class _InlineReader:
             match token.type:
                 case "html_inline" | "dialect_code" if index in pairs:
                     self._expect(token.content)
+                    self._note_attributes()
                     if pairs[index] > index:
                         starts[index] = len(self._output), self._position, self._num_codes
                         self._open(token.content)
@@ -580,6 +609,7 @@ class _InlineReader:
                     self._add_point_to(self._find_code_end(len(token.markup)))
                 case "html_inline" | "dialect_code":
                     self._expect(token.content)
+                    self._note_attributes()
                     if self._output and _GLUED_ATTRIBUTES.match(token.content) and self._output[-1].startswith(("</g", "<x")):
                         self._extend(self._output[-1], token.content)
                     elif self._is_in_type(token.content):
@@ -598,7 +628,7 @@ class _InlineReader:
                     self._open_links.append(self._position if "label" in token.meta else None)
                 case "link_close":
                     label_start = self._open_links.pop()
-                    end = self._match(_LINK_END if label_start is None else _REFERENCE_END)[0]
+                    end = self._match_end(is_reference=label_start is not None)
                     if label_start is not None and end in ("]", "][]"):
                         label = " ".join(self.content[label_start : self._position].split())
                         self.full_ends[f"</g{self._open_tags[-1]}>"] = f"][{label}]"
@@ -647,6 +677,8 @@ class _InlineReader:
         text = _TAG.sub("", "".join(self._output[output:])).strip()
         if name in OPAQUE_TAGS or not text or (name in _RAISED_ELEMENTS and not any(map(str.isalpha, text))):
             self._num_codes = num_codes
+            while name in OPAQUE_TAGS and self.titles and self.titles[-1].start >= position:
+                self.titles.pop()
             del self._output[output:]
             markup, end = self.content[position : self._position], self._position
             self._position = position
@@ -676,12 +708,13 @@ class _InlineReader:
         """Add an image: a pair around a plain description, otherwise a point. A description that names the image stays."""
         self._expect(f"![{token.content}]")
         self._position, start = self._position + 2 + len(token.content), self._position
-        end = self._match(_REFERENCE_END if "label" in token.meta else _LINK_END)
+        end = self._match_end(is_reference="label" in token.meta)
+        point_end = self._position + len(end)
         self._position = start
-        names_image = "label" in token.meta and end[0] in ("]", "][]")
+        names_image = "label" in token.meta and end in ("]", "][]")
         is_plain = bool(token.children) and all(child.type in ("text", "softbreak") for child in token.children or ())
         if names_image or not is_plain or not any(map(str.isalpha, token.content)):
-            self._add_point_to(end.end())
+            self._add_point_to(point_end)
             return
         self._open("![")
         for child in token.children or ():
@@ -689,7 +722,19 @@ class _InlineReader:
                 self._read_text(child.content)
             else:
                 self._read_soft_break()
-        self._close(end[0])
+        self._close(end)
+
+    def _match_end(self, *, is_reference: bool) -> str:
+        """Return the end of a link or an image, and note its title."""
+        match_ = self._match(_REFERENCE_END if is_reference else _LINK_END)
+        if not is_reference and match_[1]:
+            self.titles += read_title(self.content, match_.span(1), match_.span())
+        return match_[0]
+
+    def _note_attributes(self) -> None:
+        """Note the texts in attributes of the tag or shortcode that is next."""
+        if match_ := COMPONENT.match(self.content, self._position):
+            self.titles += read_attributes(self.content, match_.span())
 
     def _extend(self, tag: str, markup: str) -> None:
         """Let attributes belong to the code before them."""

@@ -154,7 +154,7 @@ def _read_kept_block(state: StateBlock, start_line: int, end_line: int, silent: 
         if match := start.match(line):
             last = _find_last_line(state, end, state.bMarks[start_line] + state.tShift[start_line] + match.end())
             if last < end_line:
-                return _keep(state, last + 1, silent)
+                return _keep(state, last + 1, silent, has_tags=end == "}}")
     return False
 
 
@@ -269,7 +269,7 @@ def _read_line(state: StateBlock, start_line: int, end_line: int, silent: bool) 
     if _KEPT_LINE.fullmatch(line):
         if line[0] == "%" and not start_line and not silent:  # the title of Pandoc
             _add_text(state, start_line, line[1:])
-        return _keep(state, start_line + 1, silent)
+        return _keep(state, start_line + 1, silent, has_tags=line[0] == "{")
     last = start_line + 1
     if _DESCRIBED.fullmatch(line) and last < end_line and _OPTION_KEY.match(_get_line(state, last)):
         while last < end_line and state.sCount[last] >= state.blkIndent + 4:
@@ -352,6 +352,7 @@ def _read_component(state: StateBlock, start_line: int, end_line: int, silent: b
         return False
     if not silent:
         state.env["is_mdx"] = True
+        _keep(state, last + 1, silent, has_tags=True)
         _read_indented(state, last + 1, end_line)
     return True
 
@@ -391,8 +392,11 @@ def _get_line(state: StateBlock, number: int) -> str:
     return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]].rstrip()
 
 
-def _keep(state: StateBlock, next_line: int, silent: bool) -> bool:
+def _keep(state: StateBlock, next_line: int, silent: bool, *, has_tags: bool = False) -> bool:
+    """Keep the lines up to the next one. has_tags: their tags or shortcodes can have titles"""
     if not silent:
+        if has_tags:
+            state.push("dialect_tags", "", 0).map = [state.line, next_line]
         state.line = next_line
     return True
 
