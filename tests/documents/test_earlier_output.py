@@ -319,3 +319,60 @@ def test_translations_of_equal_sources_stay_with_their_ids() -> None:
     merged, unused = merge_translations(document, get_parser("a.xlf"), output)
     assert [unit.target for unit in merged.units] == ["Offen", "Öffnen", "Eins"]
     assert not unused
+
+
+_PO_HEADER = 'msgid ""\nmsgstr ""\n"Language: de\\n"\n"POT-Creation-Date: {}\\n"\n"Last-Translator: {}\\n"\n'
+_XLIFF_2 = '<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en"><file id="f">{}</file></xliff>'
+_NOTE = '\n  <note from="Ann">N</note>'
+_QT = "\n  <source>One &amp; all</source>"
+
+
+@pytest.mark.parametrize(("name", "file", "source", "output"), [
+    ("a.xlf", CATALOGS["a.xlf"][1], '<trans-unit id="1">\n  <source>One</source>\n</trans-unit>',
+     '<trans-unit id="1" approved="yes">\n  <source>One</source>\n  <target state="final" a="b">Eins</target>'
+     f"{_NOTE}\n</trans-unit>"),
+    ("a.xlf", CATALOGS["a.xlf"][1], '<trans-unit id="1">\n  <source>One</source>\n</trans-unit>',
+     f'<trans-unit id="1">\n  <source>One</source>{_NOTE}\n</trans-unit>'),
+    ("a.xlf", _XLIFF_2, '<unit id="u">\n <segment id="s"><source>One</source></segment></unit>',
+     f'<unit id="u">\n <notes>{_NOTE}</notes>\n <segment id="s" state="final"><source>One</source>'
+     "<target>1</target></segment></unit>"),
+    ("a.xlf", _XLIFF_2, '<unit id="u"><notes>\n  <note>D</note></notes><segment id="s"><source>One</source></segment></unit>',
+     f'<unit id="u"><notes>\n  <note>D</note>{_NOTE}</notes><segment id="s" state="reviewed" subState="a:b">'
+     "<source>One</source><target>Eins</target></segment></unit>"),
+    ("a.ts", CATALOGS["a.ts"][1], f'<message>{_QT}\n  <translation type="unfinished"></translation></message>',
+     f"<message>{_QT}\n  <translatorcomment>Hi</translatorcomment>\n  <translation>Eins</translation></message>"),
+    ("a.tmx", CATALOGS["a.tmx"][1], '<tu><tuv xml:lang="en"><seg>One</seg></tuv><tuv xml:lang="de"><seg/></tuv></tu>',
+     '<tu changedate="20260101T000000Z"><note>n</note><tuv xml:lang="en"><seg>One</seg></tuv>'
+     '<tuv xml:lang="de" changeid="Ann"><prop type="a">p</prop><seg>Eins</seg></tuv></tu>'),
+    ("a.po", "{}", _PO_HEADER.format("2026", "N") + '\n#. Of a program\n#, c-format\nmsgid "%s"\nmsgstr ""\n',
+     "# Ann\n" + _PO_HEADER.format("2026", "Ann") + '"X-Generator: Poedit\\n"\n\n# Of a human\n# at work\n#. Of a program\n'
+     '#, c-format, fuzzy, no-wrap\n#| msgid "%d"\nmsgid "%s"\nmsgstr "%s!"\n\n# Old\n#~ msgid "Gone"\n#~ msgstr "Weg"\n'),
+])  # fmt: skip
+def test_states_and_notes_of_a_human_stay(name: str, file: str, source: str, output: str) -> None:
+    document, output = read(name, file.format(source)), file.format(output)
+    merged, unused = merge_translations(document, get_parser(name), read(name, output))
+    assert (merged.content.decode(), unused) == (output, [])
+
+
+def test_entries_of_a_catalog_that_are_gone_become_obsolete() -> None:
+    """The rest is as msgmerge 0.21 writes it: comments of programs and the date are those of the template."""
+    entry = '\n#: a.c:{}\nmsgid "{}"\nmsgstr "{}"\n'.format
+    document = read("a.po", _PO_HEADER.format("new", "N").replace("\n", "\r\n") + entry(2, "One", ""))
+    output = _PO_HEADER.format("old", "Ann") + "\n# H" + entry(1, "One", "Eins")
+    other = read("a.po", output + "\n# G" + entry(8, "Gone", "Weg"))
+    merged, unused = merge_translations(document, get_parser("a.po"), other)
+    obsolete = '\n# G\n#~ msgid "Gone"\n#~ msgstr "Weg"\n'
+    assert merged.content.decode().replace("\r", "") == (
+        _PO_HEADER.format("new", "Ann") + "\n# H" + entry(2, "One", "Eins") + obsolete
+    )
+    assert unused == ["Gone"]
+
+
+def test_translation_that_a_human_changed_wins() -> None:
+    """The output has another translation than the file. A fuzzy one and one that is no translation do not count."""
+    unit = '<trans-unit id="1"><source>One</source><target state="{}">{}</target></trans-unit>'.format
+    file, parse = CATALOGS["a.xlf"][1], get_parser("a.xlf")
+    document = read("a.xlf", file.format(unit("translated", "Eins")))
+    for state, text, expected in (("final", "Erstes", "Erstes"), ("needs-l10n", "E", "Eins"), ("new", "One", "Eins")):
+        output = read("a.xlf", file.format(unit(state, text)))
+        assert merge_translations(document, parse, output)[0].units[0].target == expected

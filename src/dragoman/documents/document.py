@@ -133,6 +133,28 @@ class Edit:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Remark of a human beside a translation, such as its state or a note.
+
+    text: it as it stands in the file; empty for a place where the file has none
+    write: function that returns the edit which puts another text there
+    """
+
+    text: str
+    write: Callable[[str], Edit]
+
+
+Remarks = Mapping[tuple[str, str], Remark]
+"""Remarks by name and, if there may be several of a name, by content. Without content, it is the only one, or a place for more.
+Those whose name begins with `state` belong to the translation, and others to its source, too."""
+
+
+def list_no_remarks(name: str) -> Remarks:
+    """Return no remarks, for formats without them."""
+    return {}
+
+
 def make_no_edits(translations: Mapping[str, UnitTranslation], language: str) -> Iterable[Edit]:
     """Return no edits, for formats in which each unit is written by itself."""
     return ()
@@ -214,6 +236,7 @@ class Document:
         find_cells: function that returns the cells with each text of a table by the ids of units, for formats whose programs
             store the texts in any order
         has_numbered_keys: the keys count places, so they name no text
+        list_remarks: function from the id of a unit, or an empty text for the whole file, to what is written beside it
     """
 
     content: bytes
@@ -240,6 +263,7 @@ class Document:
     times: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False)
     find_cells: Callable[[], Mapping[str, Sequence[str]]] = field(default=dict, repr=False)
     has_numbered_keys: bool = False
+    list_remarks: Callable[[str], Remarks] = field(default=list_no_remarks, repr=False)
 
     @property
     def is_bilingual(self) -> bool:

@@ -15,6 +15,7 @@ from itertools import permutations
 from dragoman.documents.document import (
     Document,
     Edit,
+    Remarks,
     Unit,
     UnitState,
     UnitTranslation,
@@ -166,7 +167,8 @@ def merge_translations(
     """Return a bilingual document with the translations that an output has, and the sources of those that have no place in it.
 
     A translation belongs to the text with the same source and context, of several to that with the same id, or to the only
-    one with the same source. A good one in the document stays.
+    one with the same source. A good one in the document stays if the output has a fuzzy one. What a human wrote beside a
+    translation, such as its state and notes, stays, too.
 
     parse: function that reads the format
     """
@@ -179,22 +181,64 @@ def merge_translations(
     for place in sides[0].keys() - sides[1].keys():  # with another context
         if counts[0][place[1:]] == counts[1][place[1:]] == 1:
             sides[1][place] = sides[1].pop(others_by_source[place[1:]])
+    pairs: dict[str, Unit] = {}
     translations: dict[str, UnitTranslation] = {}
     for place, units in sides[0].items():
         others = sides[1].get(place, [])
         by_id = {other.id: other for other in others}
         for number, unit in enumerate(units):
-            if others and unit.state not in ("translated", "locked"):
-                other = by_id.get(unit.id, others[min(number, len(others) - 1)])
-                if other.target and (other.target, other.state) != (unit.target, unit.state):
-                    state: UnitState = "fuzzy" if other.state == "fuzzy" else "translated"
-                    translations[unit.id] = UnitTranslation(other.target, state)
-    unused = [units[0].source for place, units in sides[1].items() if units[0].target and place not in sides[0]]
-    if not translations:
-        return document, unused
-    written = write_document(document, translations, output.target_language)
-    merged = replace(parse(written), boundaries=document.boundaries)
-    return merged, unused
+            if not others or unit.state == "locked":
+                continue
+            pairs[unit.id] = other = by_id.get(unit.id, others[min(number, len(others) - 1)])
+            is_worse = (other.state == "fuzzy" and unit.state == "translated") or (
+                other.state == "untranslated" and other.target in (unit.source, unit.target)
+            )
+            if other.target and not is_worse and (other.target, other.state) != (unit.target, unit.state):
+                state: UnitState = "fuzzy" if other.state == "fuzzy" else "translated"
+                translations[unit.id] = UnitTranslation(other.target, state)
+    unused = {place: units for place, units in sides[1].items() if units[0].target and place not in sides[0]}
+    sources = [units[0].source for units in unused.values()]
+    merged = document
+    if translations:
+        written = write_document(document, translations, output.target_language)
+        merged = replace(parse(written), boundaries=document.boundaries)
+    left_out = {name: remark for units in unused.values() for name, remark in output.list_remarks(units[0].id).items()}
+    remarks = {name: remark for name, remark in left_out.items() if name[0] == "obsolete"} | dict(output.list_remarks(""))
+    return _add_remarks(merged, parse, output, pairs, remarks), sources
+
+
+def _add_remarks(
+    document: Document,
+    parse: Callable[[bytes], Document],
+    output: Document,
+    pairs: Mapping[str, Unit],
+    file_remarks: Remarks,
+) -> Document:
+    """Return a document with what a human wrote beside the translations of an output.
+
+    pairs: units of the output by the ids of units. file_remarks: remarks of the output that belong to no unit
+    """
+    edits: dict[tuple[int, int, str], Edit] = {}
+
+    def add(places: Remarks, remarks: Remarks, *, is_kept: bool) -> None:
+        for name, remark in remarks.items():
+            place = places.get(name, places.get((name[0], "")))
+            if place is not None and place.text.strip() != remark.text.strip() and (is_kept or not name[0].startswith("state")):
+                edit = place.write(remark.text)
+                edits[edit.start, edit.end, remark.text] = edit
+
+    try:
+        add(document.list_remarks(""), file_remarks, is_kept=True)
+        for unit in document.units:
+            if (other := pairs.get(unit.id)) is not None:
+                is_kept = unit.target == other.target != "" and other.state != "untranslated"
+                add(document.list_remarks(unit.id), output.list_remarks(other.id), is_kept=is_kept)
+        merged = parse(document.assemble(document.content, edits.values())) if edits else document
+    except DataError as error:
+        if error.code != "invalid-encoding" or document.convert is None:
+            raise
+        return _add_remarks(document.convert(), parse, output, pairs, file_remarks)
+    return replace(merged, boundaries=document.boundaries)
 
 
 def _get_place(unit: Unit) -> tuple[str, ...]:

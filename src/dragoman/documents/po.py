@@ -10,17 +10,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 
-from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.document import Document, Edit, Remark, Remarks, Unit, UnitState, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.plural_expression import find_form_numbers
 from dragoman.documents.plural_rules import get_plural_rule
 from dragoman.documents.reading import check_text, check_texts
 from dragoman.errors import DataError
-from dragoman.formats.po import ESCAPES, HEAD_BYTES, PoEntry, Span, find_charset, read_entries
+from dragoman.formats.po import ESCAPES, HEAD_BYTES, PoComments, PoEntry, Span, find_charset, read_entries
 from dragoman.languages import is_same_language
 from dragoman.text.encodings import find_codec
 from dragoman.text.inline_rules import InlineRules
@@ -53,6 +53,13 @@ _LANGUAGE = re.compile(r"^Language:[ \t]*([\w@.-]+)", re.MULTILINE)
 _CHARSET = re.compile(r"charset=([\w.:-]+)")
 _TEMPLATE = re.compile(r"charset=CHARSET\b|nplurals=INTEGER|YEAR-MO-DA|YYYY-MM-DD|PACKAGE VERSION|FULL NAME <")
 _UNESCAPED = {character: f"\\{letter}" for letter, character in ESCAPES.items()}
+_PIECE = r'(?:[^"\\\n]++|\\[^n\n])*+'
+_FIELD = re.compile(rf'\r?\n"([\w-]+):[ ]*({_PIECE})(?:"\r?\n"{_PIECE}){{0,8}}+\\n"')
+_FIELDS_OF_SOURCE = frozenset(
+    ("POT-Creation-Date", "Report-Msgid-Bugs-To", "MIME-Version", "Content-Type", "Content-Transfer-Encoding")
+)
+_COMPARED_FIELDS = {"Language": 2, "Plural-Forms": len("nplurals=2")}
+"""Fields of which a translator's is taken if it begins alike, and how many characters have to be equal."""
 _MAX_LENGTH = re.compile(r"max-length:\s*([0-9]{1,6})")
 _WORD = re.compile(r"(?:\\.|[^\\ ]++)*+[ ]*+", re.DOTALL)
 
@@ -77,7 +84,7 @@ def _read_max_length(flags: frozenset[str]) -> int | None:
 def parse(content: bytes) -> Document:
     """Return the document of a PO or POT file. Raises DataError for a file that is not one."""
     catalog = _Catalog(content)
-    writer = _CatalogWriter(catalog.text, is_wrapped=_is_wrapped(catalog.text.text))
+    writer = _CatalogWriter(catalog.text, is_wrapped=_is_wrapped(catalog.text.text), header=catalog.header)
     units: list[Unit] = []
     for unit, place in catalog.read():
         units.append(unit)
@@ -90,6 +97,7 @@ def parse(content: bytes) -> Document:
         target_language=catalog.language,
         make_document_edits=writer.make_flag_edits,
         make_plural_edits=lambda language: catalog.make_template_edits(language, writer.quote),
+        list_remarks=writer.list_remarks,
         iter_units=lambda content: (unit for unit, _ in _Catalog(content).read()),
         convert=None if catalog.text.encoding == "utf-8" else lambda: parse(_convert(catalog.text)),
     )
@@ -105,17 +113,16 @@ class _Place:
     """Place of a unit in the file.
 
     Attributes:
-        entry_start: position of the first line of its entry that is no comment
-        flags, previous, is_fuzzy: of the comments of the entry
+        entry_start, entry_end: position of the first line of its entry that is no comment, and of the end
+        comments: comments of its entry
         form: keyword of the translation
         span: its strings in quotation marks; if the catalog has fewer forms than its header says, the end of the last form
         is_new: the catalog lacks the form
     """
 
     entry_start: int
-    flags: Span | None
-    previous: Span | None
-    is_fuzzy: bool
+    entry_end: int
+    comments: PoComments
     form: str
     span: Span
     is_new: bool
@@ -133,7 +140,7 @@ class _Catalog:
         header_text = header.strings["msgstr"] if header else ""
         language = _LANGUAGE.search(header_text)
         self.language = language[1] if language else ""
-        self._header, self._header_text = header, header_text
+        self.header, self._header_text = header, header_text
         self._header_start = header.start if header else -1
         plurals = _PLURAL_FORMS.search(header_text)
         # The first form is also for numbers such as 21 if the condition before its `?` has a remainder.
@@ -146,14 +153,13 @@ class _Catalog:
         for number, entry in enumerate(read_entries(self._lines)):
             if entry.start == self._header_start:
                 continue
-            comments = entry.comments
             for unit, form in _list_units(entry, number, self._num_plurals, self._numbers, is_for_many=self._is_for_many):
                 num_units += 1
                 check_texts(num_units, self._num_bytes)
                 end = entry.spans[entry.forms[-1]][1]
                 span = entry.spans.get(form, (end, end))
                 is_new = form not in entry.spans
-                yield unit, _Place(entry.start, comments.flags, comments.previous, comments.is_fuzzy, form, span, is_new)
+                yield unit, _Place(entry.start, end, entry.comments, form, span, is_new)
         if number < 0:
             raise DataError("the file has no entry, so it is no PO file", code="invalid-format")
 
@@ -170,7 +176,7 @@ class _Catalog:
 
         quote: function from a text, and the columns before it, to its strings
         """
-        is_template = self._header is None or _TEMPLATE.search(self._header_text) is not None
+        is_template = self.header is None or _TEMPLATE.search(self._header_text) is not None
         has_translation = self._has_translation()
         is_template |= self.language != "" and not is_same_language(self.language, language) and not has_translation
         if not is_template and (self.language or _PLURAL_FORMS.search(self._header_text) or has_translation):
@@ -178,12 +184,12 @@ class _Catalog:
         header = complete_header(self._header_text, language)
         num_forms = get_plural_rule(language)[0]
         newline = self.text.newline
-        if self._header is None:
+        if self.header is None:
             edits = [self.text.make_edit(0, 0, f'msgid ""{newline}msgstr {quote(header, 7)}{newline}{newline}')]
         else:
-            edits = [self.text.make_edit(*self._header.spans["msgstr"], quote(header, 7))]
-            if self._header.comments.flags is not None:
-                start, end = self._header.comments.flags
+            edits = [self.text.make_edit(*self.header.spans["msgstr"], quote(header, 7))]
+            if self.header.comments.flags is not None:
+                start, end = self.header.comments.flags
                 edits.append(self.text.make_edit(start, end + len(newline), ""))
         for entry in read_entries(self._lines):
             forms = entry.forms
@@ -265,10 +271,11 @@ def _is_wrapped(text: str) -> bool:
 
 @dataclass
 class _CatalogWriter:
-    """Writer of edits. places: place of each unit"""
+    """Writer of edits. header: entry of the header, if there is one. places: place of each unit"""
 
     text: EncodedText
     is_wrapped: bool
+    header: PoEntry | None
     places: dict[str, _Place] = field(default_factory=dict)
 
     def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
@@ -285,9 +292,9 @@ class _CatalogWriter:
             names = list(group)
             place, texts = self.places[names[0]], [translations[name] for name in names]
             is_fuzzy = any(text.state == "fuzzy" for text in texts)
-            if is_fuzzy and not place.is_fuzzy:
+            if is_fuzzy and not place.comments.is_fuzzy:
                 yield self._set_fuzzy(place)
-            elif place.is_fuzzy and not is_fuzzy:
+            elif place.comments.is_fuzzy and not is_fuzzy:
                 yield self._remove_fuzzy(place)
             yield from self._write_previous(place, next((text.match.source for text in texts if text.match is not None), ""))
 
@@ -301,18 +308,70 @@ class _CatalogWriter:
         """Return the edit of the lines `#|`, as msgmerge writes them: the source of a similar text, or nothing."""
         lines = f"msgid {self.quote(source, len('#| msgid') + 1)}".split(self.text.newline) if source else []
         written = "".join(f"#| {line}{self.text.newline}" for line in lines)
-        start, end = place.previous or (place.entry_start, place.entry_start)
-        return [self.text.make_edit(start, end, written)] if written or place.previous else []
+        start, end = place.comments.previous or (place.entry_start, place.entry_start)
+        return [self.text.make_edit(start, end, written)] if written or place.comments.previous else []
+
+    def list_remarks(self, name: str) -> Remarks:
+        """Return the comments of a translator, the flags and the previous source of an entry."""
+        if not name:
+            return self._list_file_remarks()
+        place = self.places[name]
+        comments, start = place.comments, place.entry_start
+        remarks = self._read_notes(comments, start)
+        formats = sorted(flag for flag in comments.declared if flag.endswith("-format"))
+        flags_end = comments.flags[1] + len(self.text.newline) if comments.flags else start
+        remarks[" ".join(["state", *formats]), ""] = self.make_remark(comments.flags[0] if comments.flags else start, flags_end)
+        remarks["state previous", ""] = self.make_remark(*comments.previous or (start, start))
+        span = comments.start if comments.start >= 0 else start, place.entry_end
+        lines = [line for line in self.text.text[slice(*span)].splitlines() if line[:2] not in ("#:", "#.", "#|")]
+        entry = "\n".join(line if line.startswith("#") else f"#~ {line}" for line in lines)
+        return {**remarks, ("obsolete", entry): self._make_obsolete(entry)}
+
+    def _make_obsolete(self, entry: str) -> Remark:
+        return replace(self.make_remark(0, 0), text=f"\n{entry}\n")
+
+    def _list_file_remarks(self) -> Remarks:
+        """Return the comments and fields of the header that belong to the translation, and the obsolete entries."""
+        text, remarks = self.text.text, dict[tuple[str, str], Remark]()
+        if self.header is not None:
+            start, end = self.header.spans["msgstr"]
+            for match in _FIELD.finditer(text, start, end):
+                name, length = match[1], _COMPARED_FIELDS.get(match[1], 0)
+                if name not in _FIELDS_OF_SOURCE:
+                    key = ("compared field", name + match[2][:length]) if length else ("field", name)
+                    remarks[key] = self.make_remark(*match.span())
+            remarks["field", ""] = self.make_remark(end, end)
+            notes = self.header.comments.notes
+            first = notes[0][0] if notes else max(self.header.comments.start, 0)
+            remarks["notes", ""] = self.make_remark(first, notes[-1][1] if notes else first)
+        obsolete = [part.strip() for part in text.replace("\r", "").split("\n\n") if "\n#~ msgstr" in part]
+        remarks |= {("obsolete", part): self._make_obsolete(part) for part in obsolete}
+        return {**remarks, ("obsolete", ""): self.make_remark(len(text), len(text))}
+
+    def _read_notes(self, comments: PoComments, start: int) -> dict[tuple[str, str], Remark]:
+        """Return the comments of a translator, and the place for more. start: position of the first line behind them"""
+        spans, text = comments.notes, self.text.text
+        place = spans[-1][1] if spans else start if comments.start < 0 else comments.start
+        notes = {("note", text[slice(*span)].strip()): self.make_remark(*span) for span in spans}
+        return {**notes, ("note", ""): self.make_remark(place, place)}
+
+    def make_remark(self, start: int, end: int) -> Remark:
+        """Return a part of the catalog, or a place in it, as a remark."""
+
+        def write(text: str) -> Edit:
+            return self.text.make_edit(start, end, text.replace("\r\n", "\n").replace("\n", self.text.newline))
+
+        return Remark(self.text.text[start:end], write)
 
     def _set_fuzzy(self, place: _Place) -> Edit:
-        if place.flags is None:
+        if place.comments.flags is None:
             return self.text.make_edit(place.entry_start, place.entry_start, f"#, fuzzy{self.text.newline}")
-        start = self.text.text.index("#,", place.flags[0]) + 2
+        start = self.text.text.index("#,", place.comments.flags[0]) + 2
         return self.text.make_edit(start, start, " fuzzy,")
 
     def _remove_fuzzy(self, place: _Place) -> Edit:
-        assert place.flags is not None
-        start, end = place.flags
+        assert place.comments.flags is not None
+        start, end = place.comments.flags
         line = self.text.text[start:end]
         rest = [flag for flag in line.strip()[2:].split(",") if flag.strip() != "fuzzy"]
         if rest:

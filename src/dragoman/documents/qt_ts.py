@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.document import Document, Edit, Remarks, Unit, UnitState, UnitTranslation
 from dragoman.documents.plural_rules import list_qt_forms
 from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, escape_xml, set_attribute
 from dragoman.documents.xml_units import (
@@ -16,8 +16,12 @@ from dragoman.documents.xml_units import (
     Piece,
     TaggedText,
     UnitList,
+    get_indented_start,
     make_point,
+    make_remark,
     name_codes,
+    read_attribute,
+    read_indented,
     read_parts,
 )
 from dragoman.languages import is_same_language
@@ -110,7 +114,17 @@ def _add_message(source: XmlSource, context: str, numbers: Sequence[str], units:
         form_name = f"{name}/{number}" if forms else name
         note = comment.text if comment else context
         plural_form = numbers[number] if forms and len(numbers) == len(forms) else ""
-        units.add(Unit(form_name, text.text, text.markup, present, state, note, plural_form=plural_form, rules=_RULES), write)
+        unit = Unit(form_name, text.text, text.markup, present, state, note, plural_form=plural_form, rules=_RULES)
+        units.add(unit, write, partial(_list_remarks, source, message, target))
+
+
+def _list_remarks(source: XmlSource, message: XmlElement, target: XmlElement | None) -> Remarks:
+    """Return the comment of the translator, and the state."""
+    comment = message.find("translatorcomment")
+    place = message.content_end if target is None else get_indented_start(source, target)
+    note = make_remark(source, place, place) if comment is None else read_indented(source, comment)
+    state = {} if target is None else {("state", ""): read_attribute(source, target, "type")}
+    return {("note", ""): note, **state}
 
 
 def _read(source: XmlSource, element: XmlElement) -> list[Piece]:

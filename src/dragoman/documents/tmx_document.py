@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.document import Document, Edit, Remarks, Unit, UnitState, UnitTranslation
 from dragoman.documents.reading import check_parts
 from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, set_attribute
 from dragoman.documents.xml_units import (
@@ -20,7 +20,10 @@ from dragoman.documents.xml_units import (
     get_indent,
     make_pair,
     make_point,
+    make_remark,
     name_codes,
+    read_attribute,
+    read_notes,
     read_parts,
 )
 from dragoman.errors import DataError
@@ -118,7 +121,18 @@ def _add_units(
         unit = _make_unit(source, name, place)
         if len(targets) > 1:
             unit = replace(unit, id=f"{name}/{language}", target_language=language)
-        units.add(unit, partial(_write_present, source, place, language))
+        units.add(unit, partial(_write_present, source, place, language), partial(_list_remarks, source, element, place.target))
+
+
+def _list_remarks(source: XmlSource, element: XmlElement, target: XmlElement | None) -> Remarks:
+    """Return the notes and dates of a unit and of its translation."""
+    notes = [child for child in element.children if child.name in ("note", "prop")]
+    remarks = read_notes(source, notes, notes[-1].end if notes else element.content_start)
+    remarks |= {(f"state {name}", ""): read_attribute(source, element, name) for name in ("changedate", "changeid")}
+    segment = None if target is None else target.find("seg")
+    if target is not None and segment is not None:
+        remarks["state", ""] = make_remark(source, target.start, segment.start)
+    return remarks
 
 
 def _make_unit(source: XmlSource, name: str, place: _TmxPlace) -> Unit:

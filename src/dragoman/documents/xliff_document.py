@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
-from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation, list_all_units
+from dragoman.documents.document import Document, Edit, Remarks, Unit, UnitState, UnitTranslation, list_all_units
 from dragoman.documents.reading import check_parts
 from dragoman.documents.sdl_segments import (
     add_targets,
@@ -31,10 +31,15 @@ from dragoman.documents.xml_units import (
     TaggedText,
     UnitList,
     get_indent,
+    get_indented_start,
     make_break,
     make_pair,
     make_point,
+    make_remark,
     name_codes,
+    read_attribute,
+    read_indented,
+    read_notes,
     read_parts,
     write_content,
 )
@@ -185,7 +190,16 @@ def _add_trans_unit(source: XmlSource, file_name: str, units: UnitList, element:
         context=element.attributes.get("resname") or note,
         max_length=int(max_width) if is_in_characters and re.fullmatch("[0-9]{1,6}", max_width) else None,
     )
-    units.add(unit, lambda translation: _write_trans_unit(source, place, translation))
+
+    def list_remarks() -> Remarks:
+        notes = [note for note in element.find_all("note") if note.attributes.get("from") != "developer"]
+        last = max(child.end for child in (*notes, target or chosen))
+        remarks = {**read_notes(source, notes, last), ("state of unit", ""): read_attribute(source, element, "approved")}
+        if target is not None:
+            remarks["state", ""] = make_remark(source, target.start, target.content_start)
+        return remarks
+
+    units.add(unit, lambda translation: _write_trans_unit(source, place, translation), list_remarks)
 
 
 def _add_marked_segments(source: XmlSource, file_name: str, units: UnitList, element: XmlElement) -> None:
@@ -216,7 +230,12 @@ def _add_marked_segments(source: XmlSource, file_name: str, units: UnitList, ele
             markup = write_mark(source, place.target, place.text, translation.text)
             return [*edits, Edit(place.target.start, place.target.end, source.encode(markup))]
 
-        units.add(unit, write)
+        units.add(unit, write, partial(_list_state, source, segment))
+
+
+def _list_state(source: XmlSource, segment: XmlElement | None) -> Remarks:
+    """Return the tag with the state of a segment of Trados Studio."""
+    return {} if segment is None else {("state", ""): make_remark(source, segment.start, segment.content_start)}
 
 
 def _edit_state_1(source: XmlSource, target: XmlElement, translation: UnitTranslation) -> Edit:
@@ -255,7 +274,23 @@ def _add_segments(source: XmlSource, file_name: str, units: UnitList, element: X
             state="locked" if state == "final" else "fuzzy" if state == "initial" else "translated",
             context=element.attributes.get("name", ""),
         )
-        units.add(unit, lambda translation, place=place: _write_segment(source, place, translation))  # type: ignore[misc]
+        units.add(
+            unit,
+            lambda translation, place=place: _write_segment(source, place, translation),  # type: ignore[misc]
+            partial(_list_remarks_2, source, element, segment),
+        )
+
+
+def _list_remarks_2(source: XmlSource, unit: XmlElement, segment: XmlElement) -> Remarks:
+    """Return the state of a segment of XLIFF 2, and the notes of its unit."""
+    remarks = {(f"state {name}", ""): read_attribute(source, segment, name) for name in ("state", "subState")}
+    if (notes := unit.find("notes")) is not None:
+        all_notes = notes.find_all("note")
+        remarks |= read_notes(source, all_notes, all_notes[-1].end if all_notes else notes.content_end)
+        return {**remarks, ("notes", source.get_markup(notes.start, notes.end)): read_indented(source, notes)}
+    first = next(child for child in unit.children if child.name in ("originalData", "segment", "ignorable"))
+    place = get_indented_start(source, first)
+    return {**remarks, ("notes", ""): make_remark(source, place, place)}
 
 
 def _make_unit(

@@ -19,6 +19,8 @@ from dragoman.documents.document import (
     BILINGUAL_FORMATS,
     Document,
     Edit,
+    Remark,
+    Remarks,
     Unit,
     UnitTranslation,
     add_no_plural_forms,
@@ -28,7 +30,16 @@ from dragoman.documents.document import (
 )
 from dragoman.documents.icu_message import has_branches
 from dragoman.documents.reading import check_codes, check_texts
-from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlPlace, XmlSource, XmlText, escape_xml, get_tag_name
+from dragoman.documents.xml_spans import (
+    XmlElement,
+    XmlMarkup,
+    XmlPlace,
+    XmlSource,
+    XmlText,
+    escape_xml,
+    find_attribute,
+    get_tag_name,
+)
 from dragoman.errors import DataError
 from dragoman.languages import is_same_language
 from dragoman.text.inline_codes import Markup
@@ -318,6 +329,39 @@ def get_indent(source: XmlSource, element: XmlElement) -> str:
     return before[before.rfind("\n") :] if "\n" in before and not before.strip() else ""
 
 
+def make_remark(source: XmlSource, start: int, end: int) -> Remark:
+    """Return a part of a file as a remark, or a place in it."""
+    return Remark(source.get_markup(start, end), lambda text: Edit(start, end, source.encode(text)))
+
+
+def read_attribute(source: XmlSource, element: XmlElement, name: str) -> Remark:
+    """Return an attribute of an element as a remark."""
+    tag = source.get_markup(element.start, element.content_start)
+    try:
+        start, end = find_attribute(tag, name)
+        start = len(tag[:start].rstrip("= \t\r\n").removesuffix(name).rstrip())
+    except KeyError:
+        start = end = len(tag.removesuffix(">").removesuffix("/").rstrip())
+    places = [element.start + len(source.encode(tag[:position])) for position in (start, end)]
+    return make_remark(source, *places)
+
+
+def get_indented_start(source: XmlSource, element: XmlElement) -> int:
+    """Return the start of the line break and the spaces before an element."""
+    return element.start - len(source.encode(get_indent(source, element)))
+
+
+def read_indented(source: XmlSource, element: XmlElement) -> Remark:
+    """Return an element and the line break and spaces before it as a remark."""
+    return make_remark(source, get_indented_start(source, element), element.end)
+
+
+def read_notes(source: XmlSource, notes: Iterable[XmlElement], place: int) -> dict[tuple[str, str], Remark]:
+    """Return elements such as notes as remarks, and the place for more of them."""
+    remarks = {("note", source.get_markup(note.start, note.end)): read_indented(source, note) for note in notes}
+    return {**remarks, ("note", ""): make_remark(source, place, place)}
+
+
 Writer = Callable[[UnitTranslation], Sequence[Edit]]
 MAX_ID = 200
 """Most characters of the id that a file gives a unit."""
@@ -357,16 +401,17 @@ class UnitList:
         self.units: list[Unit] = []
         self._num_bytes = num_bytes
         self._writers: dict[str, Writer | _ElementReading] = {}
+        self._remarks: dict[str, Callable[[], Remarks]] = {}
         self._numbers: dict[str, int] = {}  # of the units behind the first of their element
         self._counts: dict[str, int] = {}
         self._last: tuple[_ElementReading, UnitList] | None = None  # of the element that was written last
         self._kept_bytes = 0
 
-    def add(self, unit: Unit, write: Writer) -> None:
+    def add(self, unit: Unit, write: Writer, list_remarks: Callable[[], Remarks] = dict) -> None:
         """Add a unit. If another has its id, it gets a number behind it. Raises DataError if there are too many."""
-        self._add(unit, write)
+        self._remarks[self._add(unit, write)] = list_remarks
 
-    def _add(self, unit: Unit, writer: Writer | _ElementReading, number: int = 0) -> None:
+    def _add(self, unit: Unit, writer: Writer | _ElementReading, number: int = 0) -> str:
         short_id = unit.id[:MAX_ID]
         name = short_id
         while name in self._writers:
@@ -377,6 +422,7 @@ class UnitList:
         if number:
             self._numbers[name] = number
         check_texts(len(self.units), self._num_bytes)
+        return name
 
     def read(
         self, source: XmlSource, element: XmlElement, add: Callable[[UnitList, XmlElement], _T], *, keep_writers: bool = False
@@ -406,12 +452,23 @@ class UnitList:
         writer = self._writers[unit.id]
         if not isinstance(writer, _ElementReading):
             return writer(translation)
+        own_units = self._read_again(writer)
+        return own_units.make_edits(own_units.units[self._numbers.get(unit.id, 0)], translation)
+
+    def list_remarks(self, name: str) -> Remarks:
+        """Return what is written beside the unit of an id."""
+        if not isinstance(writer := self._writers.get(name), _ElementReading):
+            return self._remarks[name]() if name in self._remarks else {}
+        own_units = self._read_again(writer)
+        return own_units.list_remarks(own_units.units[self._numbers.get(name, 0)].id)
+
+    def _read_again(self, writer: _ElementReading) -> UnitList:
+        """Return the units of an element, which is read again unless it is the last one."""
         if self._last is None or self._last[0] is not writer:
             if self._last is not None and self._last[0].source is not writer.source:
                 self._last[0].source.end_reading()
             self._last = writer, writer.list_units()
-        own_units = self._last[1]
-        return own_units.make_edits(own_units.units[self._numbers.get(unit.id, 0)], translation)
+        return self._last[1]
 
     def settle_language(self, language: str) -> str:
         """Return the language of most characters of the units, and take it from the units that state it themselves.
@@ -454,5 +511,6 @@ class UnitList:
             assemble=assemble,
             other_units=others,
             keeps_tags=keeps_tags,
+            list_remarks=self.list_remarks,
             skipped={name: number for name, number in (skipped or {}).items() if number},
         )

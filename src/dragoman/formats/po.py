@@ -37,19 +37,26 @@ class PoComments:
     flags: span of the line of flags without its end, or None
     previous: span of the lines `#|`, which hold the source that a fuzzy translation belongs to, or None
     declared: flags but for `fuzzy`, such as `qt-format`
+    start: position of the first one; -1 without any
+    notes: spans of the lines with comments of translators
     """
 
     flags: Span | None = None
     previous: Span | None = None
     is_fuzzy: bool = False
     declared: frozenset[str] = frozenset()
+    start: int = -1
+    notes: list[Span] = field(default_factory=list)
 
     def add(self, body: str, line_span: Span, start: int) -> None:
         """Add a comment. Of several lines of flags, the one with `fuzzy` counts.
 
         line_span: span of the line with its end. start: position of the comment in it
         """
-        if body.startswith("#,"):
+        self.start = line_span[0] if self.start < 0 else self.start
+        if body[:2] in ("#", "# "):
+            self.notes.append(line_span)
+        elif body.startswith("#,"):
             declared = {flag.strip() for flag in body[2:].split(",")}
             has_fuzzy = "fuzzy" in declared
             self.declared |= declared - {"fuzzy"}
@@ -61,6 +68,7 @@ class PoComments:
             self.previous = (self.previous[0] if self.previous and goes_on else line_span[0], line_span[1])
         elif body.startswith("#~"):
             self.flags, self.previous, self.is_fuzzy, self.declared = None, None, False, frozenset()
+            self.start, self.notes = -1, []
 
 
 @dataclass
