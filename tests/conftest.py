@@ -56,8 +56,11 @@ MakeRecipe = Callable[..., Recipe]
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_progress_lines() -> Iterator[None]:
-    """Switch off the progress lines, which a slow machine would write between the messages of a command."""
-    with mock.patch.dict(LineTimer.__init__.__kwdefaults__ or {}, interval_seconds=math.inf):
+    """Switch off the lines about progress and load, which a slow or busy machine would write between those of a command."""
+    with (
+        mock.patch.dict(LineTimer.__init__.__kwdefaults__ or {}, interval_seconds=math.inf),
+        mock.patch.object(os, "getloadavg", return_value=(0.0, 0.0, 0.0), create=True),
+    ):
         yield
 
 

@@ -1038,7 +1038,7 @@ ERRORS: list[tuple[list[str], int, str]] = [
     (["augment", "destill"], 2, "No such command 'destill'; did you mean distill? (see dragoman augment --help)"),
     (["--nosuch"], 2, "No such option"),
     (["translate", "{bundle}", "--source", "de"], 2, "No such option '--source'; did you mean --from?"),
-    (["translate"], 2, "Missing argument 'BUNDLE'. (see dragoman translate --help)"),
+    (["translate"], 2, "Missing argument 'BUNDLE'; for example: dragoman translate en-de"),
     (["translate", "{tmp}/nowhere"], 1, "nowhere: there is no such folder"),
     (["translate", "{tmp}/empty"], 1, "empty: holds no manifest.json"),
     (["translate", "{bundle}", "{tmp}/nowhere.en"], 1, "nowhere.en: there is no such file"),

@@ -149,7 +149,7 @@ def test_languages_are_detected_and_swapped(open_page: Any) -> None:
     opened.wait_for_output("THIS IS AN ORDINARY ENGLISH SENTENCE.")
     assert page.locator("#detected").inner_text().startswith("English (")
     assert page.locator("#swap").is_disabled()
-    assert page.locator("#swap").get_attribute("title") == "Choose the language of the text first"
+    assert page.locator("#swap-note").inner_text() == "To swap, choose the language of the text first"
     page.locator("#source").select_option("en")
     page.locator("#text").fill("Alpha beta.")
     opened.wait_for_output("ALPHA BETA.")

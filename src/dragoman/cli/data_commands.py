@@ -82,7 +82,8 @@ def clean(
     --cluster local. The same command continues after an interruption.
 
     \b
-    Example:  dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
+    Example:  dragoman clean own.toml -o cleaned
+              dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
     """
     from dragoman.cleaning.cleaning_report import find_warnings, format_table
     from dragoman.cleaning.enabled_filters import FILTER_KEYS

@@ -295,8 +295,12 @@ def main() -> None:
             name = OTHER_OPTIONS.get(error.option_name, "")
             if any(name in parameter.opts for parameter in error.ctx.command.params):
                 error = click.UsageError(f"No such option {error.option_name!r}; did you mean {name}?", error.ctx)
+        message = " ".join(error.format_message().split())
+        if isinstance(error, click.MissingParameter) and error.ctx:
+            example = (error.ctx.command.help or "").partition("Example:")[2].strip().partition("\n")[0]
+            message = f"{message.rstrip('.')}; for example: {example}" if example else message
         hint = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
-        _exit_with_error(" ".join(error.format_message().split()) + hint, error.exit_code)
+        _exit_with_error(message + hint, error.exit_code)
     except RankZeroError as error:
         sys.exit(error.exit_code)
     except DragomanError as error:

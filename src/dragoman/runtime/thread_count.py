@@ -10,6 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from dragoman.platform_features import count_physical_cores
+from dragoman.runtime.counts import format_count
+
+LOAD_TOLERANCE = 0.5
+"""Other programs must keep more cores busy than this one leaves free, by this number."""
 
 _num_threads: int | None = None
 
@@ -30,6 +34,16 @@ def _get_default() -> int:
     """Return the default of this process, which reads several files."""
     setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(setting) if setting.isdecimal() and int(setting) else count_physical_cores()
+
+
+def describe_load(num_own_threads: int = 0) -> str:
+    """Return the load if other programs use cores that the threads of this process need; empty otherwise.
+
+    num_own_threads: busy threads of this process, which the load counts as well
+    """
+    load, num_cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    is_busy = load - num_own_threads + get_num_threads() > num_cores + LOAD_TOLERANCE
+    return f"load {load:.1f} on {format_count(num_cores, 'core')}" if is_busy else ""
 
 
 def set_torch_threads(num_threads: int) -> None:

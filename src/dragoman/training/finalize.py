@@ -254,12 +254,13 @@ def collect_metadata(trainer: Trainer, selected: Sequence[Checkpoint]) -> Bundle
     """Return the data, settings and cost of a run, for the bundle and the report."""
     state = trainer.state
     metadata = _describe_training(trainer.recipe, state, trainer.prepared, selected)
+    mfu = trainer.compute_mfu(state.flops / max(state.minutes * 60.0, 1e-9))
     return replace(
         metadata,
         parameters=sum(weight.numel() for weight in split_adapter(dict(trainer.model.named_parameters()))[0].values()),
         epochs=round(trainer.epochs(), 2),
         machine=trainer.plan.describe(),
-        mfu=round(state.flops / max(state.minutes * 60.0, 1e-9) / trainer.peak_flops, 4) if trainer.peak_flops else None,
+        mfu=None if mfu is None else round(mfu, 4),
     )
 
 

@@ -28,6 +28,7 @@ from dragoman.training.setup import (
     prepare_run,
     read_test_sets,
 )
+from dragoman.training.time_estimate import estimate_evaluations
 
 
 def train(
@@ -65,6 +66,8 @@ def train(
         checkpoint = find_checkpoint(recipe, callback, distributed)
         prepared, data_digests = prepare_run(recipe, checkpoint, callback, distributed)
         trainer = build_trainer(recipe, prepared, data_digests, checkpoint, callback, distributed, reuse_plan=reuse_plan)
+        if trainer.plan.device.type == "cpu":
+            callback(estimate_evaluations(recipe, trainer.early_stopping.validator, test_sets, len(prepared.tokenizer.target)))
         try:
             trainer.run()
             if not distributed.is_rank_zero:

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from dragoman.config import ModelConfig, Recipe, TrainingConfig
-from dragoman.data.data_defaults import CorpusSize, measure_corpora
+from dragoman.data.data_defaults import BYTES_PER_TOKEN, CorpusSize, measure_corpora
+from dragoman.formats.pair import Pair
 from dragoman.model.factory import build_model
 from dragoman.runtime.counts import format_minutes
+from dragoman.runtime.thread_count import describe_load
 from dragoman.training.compute_plan import choose_compute_plan
+from dragoman.training.monitoring.events import EvaluationCost
+from dragoman.training.monitoring.flops import count_forward_flops
+from dragoman.training.validation import Validator
 
 MAX_TRIAL_TOKENS = 2048
 """Target tokens of a step that is measured. Time per token is nearly the same for larger steps."""
 MAX_TRIALS = 3
 MAX_SECONDS = 3.0
 """No further trial starts after this time."""
+LOSS_SHARE, SEARCH_SHARE = 0.5, 0.1
+"""Shares of the peak FLOP/s that a loss over a corpus and a search reach on a CPU."""
+NUM_LOSS_PASSES = 2
+"""Forward passes of a validation over its corpus: for the loss, and for the accuracy."""
 
 
 def describe_minutes(minutes: float) -> str:
     """Return a sentence with the time of a training, and with the load of a machine that other programs use."""
-    load, num_cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
-    busy = f", and less without the other programs: the load is {load:.1f} on {num_cores} cores"
-    return f"The training takes about {format_minutes(minutes)} here{busy if load > num_cores else ''}."
+    load = describe_load()
+    busy = f", and less without the other programs: {load}" if load else ""
+    return f"The training takes about {format_minutes(minutes)} here{busy}."
 
 
 def estimate_recipe_minutes(recipe: Recipe) -> float:
@@ -80,3 +89,28 @@ def estimate_minutes(
     num_steps: int = config.max_steps
     minutes: float = num_steps * (num_batches * batch_seconds + update_seconds) / 60.0
     return minutes
+
+
+def estimate_evaluations(
+    recipe: Recipe,
+    validator: Validator | None,
+    test_sets: Mapping[str, Sequence[Pair]],
+    vocab_size: int,
+) -> EvaluationCost:
+    """Return the cost of a validation and of the test sets on a CPU."""
+
+    def count_flops(pairs: Iterable[Pair]) -> int:
+        texts = [(len(pair.source.encode()), len(pair.target.encode())) for pair in pairs]
+        lengths = np.ceil(np.array(texts).reshape(-1, 2) / BYTES_PER_TOKEN).astype(np.int64) + 1
+        return count_forward_flops(recipe.model, vocab_size, lengths[:, 0], lengths[:, 1])
+
+    loss_flops = search_flops = 0
+    if validator is not None:
+        loss_flops = NUM_LOSS_PASSES * count_forward_flops(
+            recipe.model, vocab_size, *(lengths.astype(np.int64) for lengths in validator.corpus.lengths())
+        )
+        search_flops = count_flops(validator.pairs)
+    test_flops = recipe.decoding.beam_size * sum(map(count_flops, test_sets.values()))
+    return EvaluationCost(
+        validation_flops=loss_flops / LOSS_SHARE + search_flops / SEARCH_SHARE, test_flops=test_flops / SEARCH_SHARE
+    )

@@ -329,8 +329,15 @@ class Trainer:
             self.epochs(),
             self._nll_since_log.item() / tokens,
             throughput.target_tokens / throughput.seconds,
-            throughput.cost.flops / throughput.seconds / self.peak_flops if self.peak_flops else None,
+            self.compute_mfu(throughput.cost.flops / throughput.seconds),
         )
+
+    def compute_mfu(self, flops_per_second: float) -> float | None:
+        """Return the share of the peak. Steps that are faster raise it, because other work ran while it was measured."""
+        if not self.peak_flops:
+            return None
+        self.peak_flops = max(self.peak_flops, flops_per_second)
+        return flops_per_second / self.peak_flops
 
     def _log_step(self, gradient_norm: torch.Tensor) -> None:
         tokens, throughput = int(self._tokens_since_log), self.throughput
@@ -353,7 +360,7 @@ class Trainer:
                     skipped_steps=self.guard.skipped_steps,
                     data_wait_fraction=throughput.data_wait_seconds / throughput.seconds,
                     flops_per_second=flops_per_second,
-                    mfu=flops_per_second / self.peak_flops if self.peak_flops else None,
+                    mfu=self.compute_mfu(flops_per_second),
                     memory_mib=measure_memory_mib(self.plan.device),
                     devices=self.distributed.world_size,
                     padding_fraction=throughput.cost.padding_fraction,

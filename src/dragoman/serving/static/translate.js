@@ -61,7 +61,9 @@ function fillTargets() {
 function showPair() {
   const swap = element("swap");
   swap.disabled = !canSwap();
-  swap.title = swap.disabled ? (source.value ? words("No model translates {from} to {to}", { from: names[target.value] || target.value, to: names[source.value] }) : words("Choose the language of the text first")) : words("Swap languages (Alt+S)");
+  element("swap-note").textContent = !swap.disabled ? "" : source.value
+    ? words("No model translates {from} to {to}", { from: names[target.value] || target.value, to: names[source.value] })
+    : words("To swap, choose the language of the text first");
   showModel();
 }
 

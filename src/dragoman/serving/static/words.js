@@ -27,7 +27,7 @@ const WORDS = {
   "Detect language": ["Sprache erkennen", "Détecter la langue", "检测语言"],
   "No model translates {from} to {to}": ["Kein Modell übersetzt {from} nach {to}", "Aucun modèle ne traduit {from} vers {to}", "没有从{from}到{to}的模型"],
   "No model of this server translates texts. The API lists what it does.": ["Kein Modell dieses Servers übersetzt Texte. Die API listet auf, was er kann.", "Aucun modèle de ce serveur ne traduit de textes. L'API énumère ses fonctions.", "此服务器没有可翻译文本的模型。可用的功能见 API 页面。"],
-  "Choose the language of the text first": ["Wählen Sie zuerst die Sprache des Textes", "Choisissez d'abord la langue du texte", "请先选择原文的语言"],
+  "To swap, choose the language of the text first": ["Wählen Sie zum Tauschen zuerst die Sprache des Textes", "Pour inverser, choisissez d'abord la langue du texte", "要互换语言，请先选择原文的语言"],
   "license {name}": ["Lizenz {name}", "licence {name}", "许可证 {name}"],
   "The server answered {status}.": ["Der Server hat mit {status} geantwortet.", "Le serveur a répondu {status}.", "服务器返回状态码 {status}。"],
   "{count} of {limit} characters": ["{count} von {limit} Zeichen", "{count} caractères sur {limit}", "{count} / {limit} 个字符"],

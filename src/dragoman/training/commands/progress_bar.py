@@ -13,9 +13,17 @@ from rich.text import Text
 from dragoman.console.terminal import PreparationProgressBar
 from dragoman.runtime.counts import format_perplexity
 from dragoman.runtime.progress import LineTimer, RecentRate, format_duration, format_rate
+from dragoman.runtime.thread_count import describe_load, get_num_threads
 
 if TYPE_CHECKING:
-    from dragoman.training.monitoring.events import RecentSteps, RunInfo, StepReport, TrainingEvent, ValidationReport
+    from dragoman.training.monitoring.events import (
+        EvaluationCost,
+        RecentSteps,
+        RunInfo,
+        StepReport,
+        TrainingEvent,
+        ValidationReport,
+    )
 
 
 class TrainingProgressBar:
@@ -31,6 +39,9 @@ class TrainingProgressBar:
         self.step, self.progress = 0, 0.0
         self.config: Mapping[str, Any] = {}
         self._pause_start: float | None = None
+        self._evaluation_cost: EvaluationCost | None = None
+        self._evaluation_seconds = 0.0, 0.0  # of one validation, and of the test set
+        self._num_threads = get_num_threads()  # 0 after a line about the load of the machine
         self.bar = Progress(
             *([TextColumn("[bold]training"), BarColumn(bar_width=20)] if is_wide else []),
             TextColumn("{task.percentage:>3.0f} %"),
@@ -53,6 +64,8 @@ class TrainingProgressBar:
                 self.bar.stop()  # a terminal shows one bar at a time
                 self._pause_start = self._pause_start or self.timer.clock()
                 self.preparation_bar.update(event.task_name, event.done, event.total, event.unit)
+            case events.EvaluationCost():
+                self._evaluation_cost = event
             case events.RunStarted():
                 self.config = event.recipe.get("training", {})
                 self.begin(event.run_info)
@@ -85,9 +98,27 @@ class TrainingProgressBar:
         device_text = f"{run_info.devices} devices, each " if run_info.devices > 1 else ""
         machine = ", ".join(run_info.machine.split(", ")[:2])  # the report also has the kernels
         self.notice(f"{run_info.parameters:,} parameters on {device_text}{machine}")
-        if (max_minutes := self.config.get("max_minutes")) is not None:
-            self.notice(f"training.max_minutes = {max_minutes:g} counts the steps; validations and the test set come on top")
+        if (peak := run_info.peak_flops_per_second) and (cost := self._evaluation_cost):
+            self._evaluation_seconds = cost.validation_flops / peak, cost.test_flops / peak
+        self._describe_evaluations("each validation adds")
         self._start_phase("first step")
+
+    def _describe_evaluations(self, beginning: str, count: int = 1) -> None:
+        """Print what some validations, and then the test set, add to `training.max_minutes`, if the recipe sets that."""
+        if (max_minutes := self.config.get("max_minutes")) is None:
+            return
+        validation, test = self._evaluation_seconds
+        seconds_by_name = {beginning: count * validation, "the test set": test}
+        parts = [f"{name} about {format_duration(max(seconds, 1))}" for name, seconds in seconds_by_name.items() if seconds]
+        added = ", ".join(parts) or "validations and the test set come on top"
+        self.notice(f"training.max_minutes = {max_minutes:g} counts the steps; {added}")
+
+    def _measure_evaluations(self, seconds: float) -> None:
+        """Print what all evaluations add, by the time of the first validation."""
+        validation, test = self._evaluation_seconds
+        self._evaluation_seconds = seconds, test * seconds / validation if validation else 0.0
+        num_validations = round(self.step / self.progress / self.config["validate_every_steps"])
+        self._describe_evaluations(f"all {num_validations:,} validations add", num_validations)
 
     def advance(self, progress: float, step: int) -> None:
         """Record the share of the budget that is spent, from 0 to 1, and the step."""
@@ -134,12 +165,20 @@ class TrainingProgressBar:
 
     def show_state(self, state: RecentSteps | StepReport) -> None:
         """Show a few lines beside the share of the budget: steps, epoch, loss, speed, and what comes next."""
+        self._name_load()
         parts = [f"step {self.step:,}{self._format_total()}", f"epoch {state.epoch:.2f}", f"loss {state.loss:.3f}"]
         lines = [parts.pop(0)]
         for part in [*parts, _format_speed(state), *self._list_next()]:
             is_short = len(lines[-1]) + 2 + len(part) <= self.state_width
             lines[-1:] = [f"{lines[-1]}  {part}"] if is_short else [lines[-1], part]
         self.bar.update(self.task_id, state="\n".join(lines))
+
+    def _name_load(self) -> None:
+        """Say once that other programs take the cores of this training."""
+        if self._num_threads and (load := describe_load(self._num_threads)):
+            advice = "; OMP_NUM_THREADS=1 may be faster" if self._num_threads > 1 else ""
+            self.notice(f"other programs slow this training: {load}{advice}")
+            self._num_threads = 0
 
     def _format_total(self) -> str:
         """Return the steps of the whole budget, which are estimated if it is no number of steps."""
@@ -174,6 +213,9 @@ class TrainingProgressBar:
                 f"perplexity {format_perplexity(report.perplexity, '.2f')}{score_text}{best_mark}"
             )
         )
+        if self._evaluation_cost is not None and 0.0 < self.progress < 1.0 and report.seconds:
+            self._evaluation_cost = None
+            self._measure_evaluations(report.seconds)
         if report.pair_scores:
             pair_texts = (f"{pair} {scores['bleu']:.2f}" for pair, scores in report.pair_scores.items())
             self._print_line(f"step {report.step:>7,}  BLEU of each pair: {'  '.join(pair_texts)}")
@@ -202,8 +244,7 @@ def format_cost(report: Mapping[str, Any]) -> str:
         f"{report['flops']:.2e} floating-point operations",
     ]
     if report.get("mfu") is not None:
-        peak_warning = ", whose measured peak is too low: other work ran at the time" if report["mfu"] > 1 else ""
-        parts.append(f"{report['mfu']:.0%} of the peak FLOP/s of this machine{peak_warning}")
+        parts.append(f"{report['mfu']:.0%} of the peak FLOP/s of this machine")
     parts += [
         f"{report['data_wait_fraction']:.1%} of the time waiting for batches",
         f"{report['skipped_steps']:,} steps skipped",

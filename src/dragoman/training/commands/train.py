@@ -31,7 +31,7 @@ from dragoman.io.json_fields import OPTIONAL
 from dragoman.languages import to_language_code
 
 if TYPE_CHECKING:
-    from dragoman.config import ModelConfig, Recipe
+    from dragoman.config import Recipe
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_res
             max_restarts,
         )
         return
-    report = run_recipe(settings, choice=choice)
+    report = run_recipe(settings, notes=[note for note in (choice, describe_missing_export(settings)) if note])
     if report:
         print_report(report, as_json)
     if report and not as_json and settings.task.kind == "translation":
@@ -134,10 +134,12 @@ def launch_processes(
     sys.exit(launch(["train", *arguments], devices=devices, max_restarts=max_restarts, timeout_minutes=timeout_minutes))
 
 
-def run_recipe(recipe: Recipe, *, attention_source: str | None = None, choice: str | None = None) -> dict[str, Any]:
-    """Train with a progress bar, after a line about the recipe. Only rank 0 prints.
+def run_recipe(recipe: Recipe, *, attention_source: str | None = None, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """Train with a progress bar, after a line about the recipe.
 
-    choice: line about the settings that follow from the corpora
+    notes: further lines about it
+
+    Only rank 0 prints.
     """
     from dragoman.config.paper_settings import find_deviations
     from dragoman.console.terminal import rich_console
@@ -164,10 +166,8 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None, choice: s
     console = rich_console()
     kind = "" if recipe.training.init_from else f": {recipe.preset}, {recipe.size}"  # the initial bundle has a size of its own
     console.print(f"{recipe.name}{kind}, into {recipe.run}", style="bold", markup=False)
-    if choice is not None:
-        console.print(choice, markup=False)
-    if recipe.preset == DERIVING_PRESET and recipe.task.kind == "translation" and not recipe.training.init_from:
-        name_missing_export(recipe.model)
+    for note in notes:
+        console.print(note, markup=False)
     deviations = find_deviations(recipe.model_dump())
     if deviations and recipe.preset != DERIVING_PRESET:
         keys = ", ".join(deviation.key for deviation in deviations)
@@ -185,17 +185,24 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None, choice: s
         progress_bar.close()
 
 
-def name_missing_export(model: ModelConfig) -> None:
-    """Print the setting with which `export --to huggingface` will refuse the model; the other formats hold all presets."""
+def describe_missing_export(recipe: Recipe) -> str | None:
+    """Return the setting with which `export --to huggingface` refuses a new translation model; others refuse none."""
+    from dragoman.data.data_defaults import DERIVING_PRESET
     from dragoman.errors import BundleError
     from dragoman.export.huggingface import check_model
     from dragoman.export.huggingface_t5 import is_t5
 
     try:
-        if not is_t5(model):
-            check_model(model)
+        if (
+            recipe.preset == DERIVING_PRESET
+            and recipe.task.kind == "translation"
+            and not recipe.training.init_from
+            and not is_t5(recipe.model)
+        ):
+            check_model(recipe.model)
     except BundleError as error:
-        print_note(f"no export to huggingface: {error}")
+        return f"no export to huggingface: {error}"
+    return None
 
 
 def print_report(report: dict[str, Any], as_json: bool) -> None:

@@ -82,6 +82,18 @@ class RunStarted:
 
 
 @dataclass(frozen=True)
+class EvaluationCost:
+    """Floating-point operations that the machine could do at its peak in the time of the evaluations of a run on a CPU.
+
+    It comes before `RunStarted`.
+    """
+
+    validation_flops: float
+    """Operations of one validation."""
+    test_flops: float
+
+
+@dataclass(frozen=True)
 class StepDone:
     """End of one step. It comes after every step, so a callback must be fast."""
 
@@ -208,8 +220,8 @@ class RunClosed:
 
 LogLine: TypeAlias = RunInfo | StepReport | ValidationReport | ValidationSamples | RunEvent
 TrainingEvent: TypeAlias = (
-    Notice | PreparationProgress | RunStarted | StepDone | StepReport | ValidationReport | ValidationSamples | RunEvent
-    | RunFinished | RunClosed
+    Notice | PreparationProgress | EvaluationCost | RunStarted | StepDone | StepReport | ValidationReport | ValidationSamples
+    | RunEvent | RunFinished | RunClosed
 )  # fmt: skip
 Callback: TypeAlias = Callable[[TrainingEvent], None]
 
