@@ -54,7 +54,7 @@ check: $(VENV)/.dev
 # The reference pages are generated from the code; the site is in build/site.
 docs: $(VENV)/.docs
 	$(BIN)/python scripts/make_reference.py build/docs
-	$(BIN)/zensical build --strict --clean
+	$(BIN)/zensical build --strict --clean --config-file build/zensical.toml
 	$(BIN)/python scripts/check_docs.py build/site
 
 # Wheels and source archives of dragoman and of the English-German model, in dist. The kernels are compiled anew.

@@ -2,7 +2,8 @@
 
 Run by `make docs`:  python scripts/make_reference.py [FOLDER]
 
-The folder (`build/docs` by default) is replaced. The generated pages are `GENERATED_PAGES`.
+The folder (`build/docs` by default) is replaced. The generated pages are `GENERATED_PAGES`. Each section of `SPLIT_PAGES`
+becomes a page of its own, and so the navigation of `zensical.toml` in the file `zensical.toml` beside the folder.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ GENERATED_PAGES = (
     "reference/backends.md",
     "benchmarks/claims.md",
 )
+# Long pages, in the folder `reference`.
+SPLIT_PAGES = ("python-api", "cli", "recipe", "schemas")
 # Modules that print one of the pages as Markdown, by `python -m MODULE`, beside this file or of dragoman.
 PAGE_MODULES = {
     "reference/recipe.md": "recipe_reference",
@@ -48,6 +51,8 @@ PAGE_MODULES = {
 }
 # Classes of the Python API whose fields the lines of `--json` repeat.
 DESCRIBED_BY: dict[str, type] = {"ParseLine": Parse}
+MAX_TITLE = 40
+"""Characters of a section's title that the name of its file holds; of a longer title, it holds the first part."""
 EXIT_STATUSES = """\
 | status | meaning |
 | --- | --- |
@@ -236,6 +241,49 @@ def unescape_code_in_tables(text: str) -> str:
     return "\n".join(rows)
 
 
+def split_page(page: Path) -> list[str]:
+    """Move a page into a folder of its name, with a page for each section, and return the names of the new files."""
+    introduction, *sections = re.split("^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    page.unlink()
+    folder = page.with_suffix("")
+    folder.mkdir(exist_ok=True)
+    entries = {"index": introduction}
+    for section in sections:
+        title, _, body = section.partition("\n")
+        names = title.removeprefix("dragoman ")
+        name = re.sub(r"\W+", "-", names if len(names) < MAX_TITLE else names.partition(",")[0]).strip("-").lower()
+        body = re.sub("^##", "#", body, flags=re.MULTILINE)
+        entries[name] = f"# {title}\n" + re.sub(r"\]\((?!https?:)", "](../", body)
+        sentence = re.search(r"^[A-Z].*?\.(?=\s)", body, re.MULTILINE)
+        objects = ", ".join(f"`{name}`" for name in re.findall(r"^::: (\S+)", body, re.MULTILINE))
+        anchor = re.sub(r"[^\w\s-]", "", title).lower().replace(" ", "-")
+        meaning = objects or (sentence[0] if sentence else "")
+        entries["index"] += f"- [{title}](./{name}.md){{ #{anchor} }}{': ' * bool(meaning)}{meaning}\n"
+    for name, text in entries.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    return [f"{name}.md" for name in entries]
+
+
+def link_sections(text: str, reference: Path) -> str:
+    """Return Markdown whose links to split pages lead to the pages of their sections."""
+
+    def replace(match: re.Match[str]) -> str:
+        folder, name, anchor = match.groups()
+        section = anchor if anchor and (reference / name / f"{anchor}.md").exists() else "index"
+        return f"]({folder}{name}/{section}.md)"
+
+    return re.sub(rf"\]\(((?:\.\./)*(?:reference/)?)({'|'.join(SPLIT_PAGES)})\.md(?:#([\w-]+))?\)", replace, text)
+
+
+def write_configuration(path: Path, files: dict[str, list[str]]) -> None:
+    """Write `zensical.toml` with the pages of the sections, for a site beside it in the folder `build`."""
+    text = (ROOT / "zensical.toml").read_text(encoding="utf-8")
+    for name, names in files.items():
+        text = text.replace(f'"reference/{name}.md"', json.dumps([f"reference/{name}/{file}" for file in names]))
+    text = text.replace('"build/', '"').replace('"src"', '"../src"').replace('"scripts/', '"../scripts/')
+    path.write_text(text, encoding="utf-8")
+
+
 def main(arguments: list[str]) -> None:
     """Write the documentation with its generated pages into the folder."""
     folder = Path(arguments[0]) if arguments else ROOT / "build" / "docs"
@@ -244,8 +292,11 @@ def main(arguments: list[str]) -> None:
     shutil.copytree(ROOT / "docs", folder)
     for path in GENERATED_PAGES:
         (folder / path).write_text(make_page(path, folder), encoding="utf-8")
+    reference = folder / "reference"
+    write_configuration(folder.parent / "zensical.toml", {name: split_page(reference / f"{name}.md") for name in SPLIT_PAGES})
     for page in folder.rglob("*.md"):
-        page.write_text(unescape_code_in_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+        text = link_sections(unescape_code_in_tables(page.read_text(encoding="utf-8")), reference)
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
