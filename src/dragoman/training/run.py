@@ -67,7 +67,9 @@ def train(
         prepared, data_digests = prepare_run(recipe, checkpoint, callback, distributed)
         trainer = build_trainer(recipe, prepared, data_digests, checkpoint, callback, distributed, reuse_plan=reuse_plan)
         if trainer.plan.device.type == "cpu":
-            callback(estimate_evaluations(recipe, trainer.early_stopping.validator, test_sets, len(prepared.tokenizer.target)))
+            validator, vocab_size = trainer.early_stopping.validator, len(prepared.tokenizer.target)
+            validation = None if validator is None else validator.corpus
+            callback(estimate_evaluations(recipe, validation, trainer.early_stopping.pairs, test_sets, vocab_size))
         try:
             trainer.run()
             if not distributed.is_rank_zero:

@@ -11,6 +11,7 @@ import torch
 
 from dragoman.config import ModelConfig, Recipe, TrainingConfig
 from dragoman.data.data_defaults import BYTES_PER_TOKEN, CorpusSize, measure_corpora
+from dragoman.data.encoded_corpus import Corpus
 from dragoman.formats.pair import Pair
 from dragoman.model.factory import build_model
 from dragoman.runtime.counts import format_minutes
@@ -18,7 +19,6 @@ from dragoman.runtime.thread_count import describe_load
 from dragoman.training.compute_plan import choose_compute_plan
 from dragoman.training.monitoring.events import EvaluationCost
 from dragoman.training.monitoring.flops import count_forward_flops
-from dragoman.training.validation import Validator
 
 MAX_TRIAL_TOKENS = 2048
 """Target tokens of a step that is measured. Time per token is nearly the same for larger steps."""
@@ -93,11 +93,15 @@ def estimate_minutes(
 
 def estimate_evaluations(
     recipe: Recipe,
-    validator: Validator | None,
+    validation: Corpus | None,
+    translated: Sequence[Pair],
     test_sets: Mapping[str, Sequence[Pair]],
     vocab_size: int,
 ) -> EvaluationCost:
-    """Return the cost of a validation and of the test sets on a CPU."""
+    """Return the cost of a validation and of the test sets on a CPU.
+
+    translated: validation pairs that are translated as well
+    """
 
     def count_flops(pairs: Iterable[Pair]) -> int:
         texts = [(len(pair.source.encode()), len(pair.target.encode())) for pair in pairs]
@@ -105,11 +109,11 @@ def estimate_evaluations(
         return count_forward_flops(recipe.model, vocab_size, lengths[:, 0], lengths[:, 1])
 
     loss_flops = search_flops = 0
-    if validator is not None:
+    if validation is not None:
         loss_flops = NUM_LOSS_PASSES * count_forward_flops(
-            recipe.model, vocab_size, *(lengths.astype(np.int64) for lengths in validator.corpus.lengths())
+            recipe.model, vocab_size, *(lengths.astype(np.int64) for lengths in validation.lengths())
         )
-        search_flops = count_flops(validator.pairs)
+        search_flops = count_flops(translated)
     test_flops = recipe.decoding.beam_size * sum(map(count_flops, test_sets.values()))
     return EvaluationCost(
         validation_flops=loss_flops / LOSS_SHARE + search_flops / SEARCH_SHARE, test_flops=test_flops / SEARCH_SHARE

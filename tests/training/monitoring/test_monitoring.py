@@ -782,7 +782,7 @@ def test_events_are_lines_except_checkpoints(console: Console) -> None:
 
 
 def test_minutes_of_steps_name_what_evaluations_add(console: Console) -> None:
-    """Of 4e10 operations, a machine with 1e10 a second takes 4 s; the first validation takes 8 s, so the test set 2 × 20 s."""
+    """A machine with 1e10 operations a second takes 4 s for 4e10. It takes twice that, so the test set takes 2 × 20 s."""
     bar = TrainingProgressBar(console)
     bar(EvaluationCost(4e10, 20e10))
     training = {"max_minutes": 5, "validate_every_steps": 100}
