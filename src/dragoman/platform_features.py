@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-import platform
 import signal
 import sys
 from contextlib import suppress
@@ -74,16 +73,6 @@ def has_nvidia_driver() -> bool:
     return True
 
 
-def get_processor_name() -> str:
-    """Return the name of the processor as Linux lists it, or as Python knows it on other systems."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.processor()
-
-
 def has_terminal() -> bool:
     """Return whether a terminal controls this process. It does so no longer when its window is closed."""
     try:
@@ -111,8 +100,3 @@ CAN_OPEN_FOLDERS = hasattr(os, "O_DIRECTORY")
 """Whether a folder can be opened and synced. Windows can do neither."""
 SYNC_MODE: Literal["rb", "r+b"] = "rb" if CAN_OPEN_FOLDERS else "r+b"
 """Mode of a file that is opened to be synced. Windows syncs files that are open for writing only."""
-
-PROCESS_GROUP_OPTIONS: dict[str, Any] = (
-    {"process_group": 0} if os.name == "posix" else {"creationflags": 0x200}  # subprocess.CREATE_NEW_PROCESS_GROUP
-)
-"""Arguments of `subprocess.Popen` that keep Ctrl-C at the terminal from a child process."""

@@ -102,7 +102,7 @@ def test_only_a_clearly_faster_kernel_is_chosen() -> None:
 def test_emulated_bfloat16_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute_plan_module, "has_bf16_matmul", lambda: False)
     select_kernels = compute_plan_module._select_fastest_kernels.__wrapped__
-    with mock.patch.object(compute_plan_module, "measure_seconds", side_effect=AssertionError):
+    with mock.patch.object(compute_plan_module, "_select_fastest", side_effect=AssertionError):
         assert select_kernels(ComputePlan(CPU, torch.bfloat16)) == KernelChoice("PyTorch", "fused")
 
 

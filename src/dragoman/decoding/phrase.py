@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 NO_TOKEN = -1
 
@@ -97,19 +96,6 @@ class Phrase:
         """Return the phrase in the numbers of a restricted vocabulary, which has all usual tokens of a required phrase."""
         pieces = {local_ids[token]: piece for token, piece in self.pieces.items() if token in local_ids}
         return replace(self, tokens=tuple(local_ids[token] for token in self.tokens if token in local_ids), pieces=pieces)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the phrase as JSON values."""
-        pieces = [[token, piece.decode("latin-1")] for token, piece in self.pieces.items()]
-        return {
-            "text": self.text.decode("latin-1"), "tokens": self.tokens, "pieces": pieces, "only_first": self.only_first,
-        }  # fmt: skip
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Phrase:
-        """Return the phrase that `to_dict` turned into JSON values."""
-        pieces = {token: piece.encode("latin-1") for token, piece in document["pieces"]}
-        return cls(document["text"].encode("latin-1"), tuple(document["tokens"]), pieces, document["only_first"])
 
 
 PhraseGroup = tuple[Phrase, ...]

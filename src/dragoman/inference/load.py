@@ -78,8 +78,8 @@ def load(
     device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU if there is one
     precision: "float32", "int8" (CPU only), "bfloat16" (GPU only), or "auto". "auto" is int8 if the compiled back end runs,
         else float32, or bfloat16 on a GPU that computes in it
-    inter_threads: number of batches that a CPU computes in parallel; measured if None
-    intra_threads: number of threads of each batch; measured if None
+    inter_threads: number of batches that a CPU computes in parallel; chosen by their number if None
+    intra_threads: number of threads of each batch; chosen if None
     shortlist: folder that `dragoman model shortlist` wrote. The search computes only likely output tokens, which is faster and
         loses some quality.
     adapters: folders of low-rank adapters of the bundle, by the names that `translate(adapter=NAME)` takes; they share the
@@ -107,9 +107,7 @@ def load(
         if kind == "translation":
             from dragoman.inference.translator import Translator
 
-            translator = Translator.from_bundles(
-                bundles, shortlist=shortlist, release_mapped_weights=True, bundle_paths=bundle_paths, **device_options
-            )
+            translator = Translator.from_bundles(bundles, shortlist=shortlist, release_mapped_weights=True, **device_options)
             if adapters:
                 translator.adapters = _load_adapters(bundles, bundle_paths, adapters, shortlist, device_options)
             return translator
@@ -129,7 +127,7 @@ def _load_adapters(
     shortlist: str | Path | None,
     device_options: DeviceOptions,
 ) -> dict[str, Translator]:
-    """Return a translator for each adapter of the bundle. Its batches run in threads, because other processes lack it."""
+    """Return a translator for each adapter of the bundle."""
     from dragoman.adapter import apply_adapter, load_adapter
     from dragoman.inference.translator import Translator
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -15,10 +15,9 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, get_identit
 from dragoman.errors import BundleError, DeviceError, RecipeError, naming_missing_library
 from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, validate_count
 from dragoman.inference.backends.protocol import Precision
-from dragoman.inference.backends.select import build_inference_model, find_float32_reason, supports_compiled
+from dragoman.inference.backends.select import build_inference_model, find_float32_reason
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.parallel.scheduler import BatchScheduler
-from dragoman.inference.parallel.worker import build_worker_spec
 from dragoman.runtime.device_options import DeviceOptions
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 
@@ -52,7 +51,6 @@ class SessionOptions(DeviceOptions, total=False):
 
     shortlist: str | Path | None
     release_mapped_weights: bool
-    bundle_paths: Sequence[Path]
 
 
 @dataclass(eq=False)
@@ -148,17 +146,14 @@ def open_session(
     inter_threads: int | None = None,
     shortlist: str | Path | None = None,
     release_mapped_weights: bool = False,
-    bundle_paths: Sequence[Path] = (),
 ) -> InferenceSession:
     """Check the bundles, choose device and precision, and return the session. The weights must not change afterwards.
 
     device, precision, intra_threads, inter_threads, shortlist: see `dragoman.load`
     release_mapped_weights: the weights are mapped from disk, so the memory that reading them fills may be released
-    bundle_paths: folders of the bundles, for worker processes; empty for threads only
 
     Raises BundleError for bundles of another task or of different vocabularies, and DeviceError for an unavailable device.
     """
-    worker_spec = build_worker_spec(bundle_paths, shortlist)  # at once, while the files are those that were loaded
     _check_task(bundles, task)
     _check_ensemble(bundles, task)
     choice = resolve_device(device, precision)
@@ -176,8 +171,6 @@ def open_session(
         chosen_precision: Precision = "float32"
     else:
         chosen_precision = choice.precision or choose_fastest_precision(configs[0])
-    is_compiled = is_cpu and all(supports_compiled(config, chosen_precision) for config in configs)
-    backend = " compiled" if is_compiled else ""
     return InferenceSession(
         bundle=bundles[0],
         task=task,
@@ -188,8 +181,6 @@ def open_session(
         scheduler=BatchScheduler(
             validate_count("inter_threads", inter_threads) if is_cpu else 1,
             validate_count("intra_threads", intra_threads),
-            f"inter_threads, {chosen_precision}{backend}, d_model {bundles[0].recipe.model.d_model}",
-            replace(worker_spec, precision=chosen_precision) if worker_spec is not None and is_cpu else None,
         ),
     )
 

@@ -365,17 +365,13 @@ class GenerationJob:
     constraints: Sequence[SentenceConstraints]
 
     def __call__(self, batch: Sequence[int]) -> list[list[Hypothesis]]:
-        return self.search.run(batch, *self.select_batch(batch))
+        sources, sample_ids = [self.sources[index] for index in batch], [self.sample_ids[index] for index in batch]
+        return self.search.run(batch, sources, sample_ids, [self.constraints[index] for index in batch if self.constraints])
 
     @property
     def is_native(self) -> bool:
         """Return whether native search does the whole job, without Python."""
         return self.search.is_native and all(sentence_constraints.is_supported for sentence_constraints in self.constraints)
-
-    def select_batch(self, batch: Sequence[int]) -> tuple[list[Sequence[int]], list[int], list[SentenceConstraints]]:
-        """Return the sources, sample ids and constraints of these indices."""
-        constraints = [self.constraints[index] for index in batch] if self.constraints else []
-        return [self.sources[index] for index in batch], [self.sample_ids[index] for index in batch], constraints
 
 
 class VocabularyMap:

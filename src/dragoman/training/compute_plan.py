@@ -26,7 +26,6 @@ from dragoman.model.attention import (
 )
 from dragoman.model.linear import MatMul, onednn_matmul, padded_matmul, torch_matmul
 from dragoman.model.transformer import Transformer, set_matmul_impl
-from dragoman.runtime.autotuner import measure_seconds, measure_shortest_call, select_fastest
 from dragoman.runtime.cpu_support import has_bf16_matmul
 from dragoman.runtime.malloc import tune_malloc
 
@@ -187,13 +186,25 @@ def _select_fastest(trials: Mapping[str, Callable[[], object]], title: str) -> s
     torch.set_num_threads(1)
     try:
         candidates = {name: run_once for name, run_once in trials.items() if _can_run(run_once)}
-        seconds = measure_seconds(candidates, rounds=TIMING_ROUNDS, clock=time.thread_time, summarize=min, warm_up=False)
+        rounds = [
+            {name: _measure_seconds(run_once, time.thread_time) for name, run_once in candidates.items()}
+            for _ in range(TIMING_ROUNDS)
+        ]
     finally:
         torch.set_num_threads(threads)
-    fastest = select_fastest(seconds, default=next(iter(trials)), min_speedup=MIN_SPEEDUP)
+    seconds = {name: min(times[name] for times in rounds) for name in candidates}
+    default, fastest = next(iter(trials)), min(seconds, key=seconds.__getitem__)
+    if seconds[fastest] * MIN_SPEEDUP > seconds[default]:
+        fastest = default
     times = ", ".join(f"{name} {1e3 * trial_seconds:.1f} ms" for name, trial_seconds in seconds.items())
     _log.debug("%s: %s; %s is taken; measured in %.2f s", title, times, fastest, time.monotonic() - start)
     return fastest
+
+
+def _measure_seconds(run_once: Callable[[], object], clock: Callable[[], float]) -> float:
+    start = clock()
+    run_once()
+    return clock() - start
 
 
 def _can_run(run_once: Callable[[], object]) -> bool:
@@ -223,7 +234,11 @@ def measure_peak_flops(plan: ComputePlan) -> float:
     with torch.no_grad():
         if is_cuda:
             multiply()  # the first call loads the library
-        return 2.0 * rows * inner * outer / measure_shortest_call(multiply, min_seconds=PEAK_FLOPS_SECONDS)
+        end = time.perf_counter() + PEAK_FLOPS_SECONDS
+        seconds = [_measure_seconds(multiply, time.perf_counter)]
+        while time.perf_counter() < end:
+            seconds.append(_measure_seconds(multiply, time.perf_counter))
+        return 2.0 * rows * inner * outer / min(seconds)
 
 
 def compile_layers(model: Transformer, *, backend: str = "inductor", exclude: torch.nn.Module | None = None) -> None:

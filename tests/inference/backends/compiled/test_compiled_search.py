@@ -46,7 +46,6 @@ from dragoman.inference.backends.compiled.threads import (
     run_all,
 )
 from dragoman.inference.parallel.scheduler import BatchScheduler
-from dragoman.runtime.autotuner import get_measurement
 
 pytestmark = pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
 
@@ -300,13 +299,9 @@ def test_native_requests_are_recognized(inference_models: list[InferenceModel]) 
 
 
 @pytest.mark.parametrize(("count", "threads"), [(None, None), (3, None), (None, 3)])
-def test_native_jobs_need_no_measurement(
-    inference_models: list[InferenceModel], count: int | None, threads: int | None
-) -> None:
-    """Results stay equal in each layout."""
+def test_layout_does_not_change_results(inference_models: list[InferenceModel], count: int | None, threads: int | None) -> None:
     job, batches = make_job(inference_models[1], method="greedy"), [range(first, first + 10) for first in range(0, SOURCES, 10)]
-    assert list(BatchScheduler(count, threads, "native").map(job, batches)) == [job(batch) for batch in batches]
-    assert get_measurement("native") is None
+    assert list(BatchScheduler(count, threads).map(job, batches)) == [job(batch) for batch in batches]
 
 
 def with_search(inference_model: InferenceModel, **fields: Any) -> InferenceModel:
