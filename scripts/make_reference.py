@@ -37,7 +37,6 @@ GENERATED_PAGES = (
     "reference/recipe.md",
     "reference/schemas.md",
     "reference/errors.md",
-    "reference/backends.md",
     "benchmarks/claims.md",
 )
 # Long pages, in the folder `reference`.
@@ -46,7 +45,6 @@ SPLIT_PAGES = ("python-api", "cli", "recipe", "schemas")
 PAGE_MODULES = {
     "reference/recipe.md": "recipe_reference",
     "reference/errors.md": "dragoman.errors",
-    "reference/backends.md": "dragoman.inference.backends.support_table",
     "benchmarks/claims.md": "dragoman.paper.claims",
 }
 # Classes of the Python API whose fields the lines of `--json` repeat.
@@ -68,7 +66,6 @@ TITLES = {
     "reference/recipe.md": "# Recipe keys",
     "reference/schemas.md": "# JSON schemas",
     "reference/errors.md": "# Exit statuses and error codes",
-    "reference/backends.md": "# Features and back ends",
     "benchmarks/claims.md": "# The paper's claims",
 }
 INTRODUCTIONS = {
@@ -76,7 +73,6 @@ INTRODUCTIONS = {
     "reference/recipe.md": "This page is generated from `dragoman.config`. Unknown keys are errors.",
     "reference/schemas.md": "This page is generated from the code. Each schema describes one file or one kind of JSON output.",
     "reference/errors.md": f"## Exit statuses\n\n{EXIT_STATUSES}\n## Error codes\n\nEach error has a stable code.",
-    "reference/backends.md": "This page is generated from the code that chooses a back end.",
     "benchmarks/claims.md": "This page is generated from the claims that `dragoman paper claims` lists.",
 }
 

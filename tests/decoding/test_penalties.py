@@ -13,7 +13,6 @@ from dragoman.decoding.constraints import SentenceConstraints
 from dragoman.decoding.greedy import decode_tokens
 from dragoman.decoding.hypothesis import LengthPenalty
 from dragoman.decoding.interface import SearchSettings
-from dragoman.inference.backends.support_table import is_native_search
 
 PENALTY = 1.7
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -104,8 +103,3 @@ def test_prefix_is_kept_and_counts_as_output() -> None:
     row = penalized_log_probs(table, 0, prefix)
     expected = max(range(len(row)), key=row.__getitem__)
     assert (*output.tokens, END)[2] == expected
-
-
-def test_native_search_leaves_penalty_to_python() -> None:
-    assert is_native_search("greedy")
-    assert not is_native_search("repetition penalty")

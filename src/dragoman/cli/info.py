@@ -224,7 +224,7 @@ def doctor(as_json: bool) -> None:
 
     from dragoman.console.terminal import print_facts, print_json
     from dragoman.hooks import HOOKS, describe_entry, find_broken_entries, list_entries
-    from dragoman.inference.backends.compiled.backend import CompiledBackend
+    from dragoman.inference.backends.compiled.backend import find_kernel_obstacle
     from dragoman.runtime.thread_count import get_num_threads
     from dragoman.version import __version__
 
@@ -242,8 +242,8 @@ def doctor(as_json: bool) -> None:
     for library, (extra, purpose) in OPTIONAL_LIBRARIES.items():
         if importlib.util.find_spec(library) is None:
             remarks.append(f"{library} is missing. It is needed for {purpose}: pip install 'dragoman[{extra}]'")
-    if not (support := CompiledBackend().check_machine("int8")).is_supported:
-        remarks.append(f"The compiled back end does not run, because {support.reason}: translation is slower.")
+    if (obstacle := find_kernel_obstacle()) is not None:
+        remarks.append(f"The compiled back end does not run, because {obstacle.reason}: translation is slower.")
     for hook in HOOKS:
         remarks += find_broken_entries(hook)
     result = DoctorOutput(

@@ -13,9 +13,9 @@ from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe, update_section
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, get_identity
 from dragoman.errors import BundleError, DeviceError, RecipeError, naming_missing_library
-from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, validate_count
+from dragoman.inference.backends.device import resolve_device, validate_count
 from dragoman.inference.backends.protocol import Precision
-from dragoman.inference.backends.select import build_inference_model, find_float32_reason
+from dragoman.inference.backends.select import build_inference_model, find_float32_reason, supports_compiled
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.runtime.device_options import DeviceOptions
@@ -170,7 +170,7 @@ def open_session(
             )
         chosen_precision: Precision = "float32"
     else:
-        chosen_precision = choice.precision or choose_fastest_precision(configs[0])
+        chosen_precision = choice.precision or ("int8" if supports_compiled(configs[0]) else "float32")
     return InferenceSession(
         bundle=bundles[0],
         task=task,

@@ -52,7 +52,7 @@ def build_backends(model: Transformer, device: torch.device) -> dict[str, Infere
         "plain": as_inference_model([model]),
         "static": build_static_inference_model(model),
     }
-    if supports_compiled(CONFIG, "int8"):
+    if supports_compiled(CONFIG):
         backends["compiled"] = build_inference_model([wrap_model(model, CONFIG)], "cpu", "int8", None)
     return backends
 

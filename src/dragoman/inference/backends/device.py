@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dragoman.config import ModelConfig
 from dragoman.errors import DeviceError
-from dragoman.inference.backends.protocol import PRECISIONS, Precision, SupportStatus
-from dragoman.inference.backends.select import COMPILED, supports_compiled
+from dragoman.inference.backends.compiled import backend
+from dragoman.inference.backends.protocol import PRECISIONS, Precision
 from dragoman.platform_features import has_nvidia_driver
 
 MAX_WORKERS = 1024
@@ -48,10 +47,10 @@ def resolve_device(device: str, precision: str) -> DeviceChoice:
             "precision: 'bfloat16' is not available on cpu; choose float32 or int8, or a GPU", code="precision-unsupported"
         )
     if device == "cpu" and resolved_precision == "int8":
-        support = COMPILED.check_machine("int8")
-        if support.status is SupportStatus.FALLS_BACK:
+        obstacle = backend.find_kernel_obstacle()
+        if obstacle is not None and not obstacle.code:
             raise DeviceError(
-                f"precision: 'int8' is not available, because {support.reason}; choose float32", code="precision-unsupported"
+                f"precision: 'int8' is not available, because {obstacle.reason}; choose float32", code="precision-unsupported"
             )
     if device != "cpu" and resolved_precision == "int8":
         raise DeviceError(
@@ -63,11 +62,6 @@ def resolve_device(device: str, precision: str) -> DeviceChoice:
 
         resolved_precision = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     return DeviceChoice(device, resolved_precision)
-
-
-def choose_fastest_precision(config: ModelConfig) -> Precision:
-    """Return int8 if the compiled back end runs models with this configuration on this machine, else float32."""
-    return "int8" if supports_compiled(config, "int8") else "float32"
 
 
 def _parse_device(name: str) -> str:

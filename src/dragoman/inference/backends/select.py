@@ -1,11 +1,11 @@
 """The choice of a back end for each model, and the construction of the inference model that a search steps.
 
-A back end that computes in PyTorch imports it when it is asked about the machine or prepares a model.
+PyTorch is imported when it prepares a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,17 +14,9 @@ from numpy.typing import NDArray
 
 from dragoman.config import ModelConfig
 from dragoman.errors import DeviceError
-from dragoman.inference.backends.compiled.backend import CompiledBackend
-from dragoman.inference.backends.protocol import (
-    Backend,
-    BackendRequest,
-    ModelTraits,
-    Precision,
-    PreparedModel,
-    Support,
-    SupportStatus,
-)
-from dragoman.inference.backends.torch_backend import TorchBackend
+from dragoman.inference.backends.compiled import backend
+from dragoman.inference.backends.protocol import Precision, PreparedModel
+from dragoman.inference.backends.torch_backend import TorchModel
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.runtime.malloc import tune_malloc
 from dragoman.tasks.inference_model import InferenceModel, ensemble
@@ -32,36 +24,35 @@ from dragoman.tasks.inference_model import InferenceModel, ensemble
 if TYPE_CHECKING:
     from dragoman.shortlist import Shortlist
 
-# Each request goes to the first back end that supports it. `support_table` prints the same table for the documentation.
-COMPILED, TORCH = CompiledBackend(), TorchBackend()
-BACKENDS: tuple[Backend, ...] = (COMPILED, TORCH)
+
+def choose_backend(
+    config: ModelConfig, device_type: str, precision: Precision, *, has_shortlist: bool = False
+) -> Callable[[TrainedModel, Precision], PreparedModel]:
+    """Return the function that prepares models with this configuration: that of the kernels if they run here, or of PyTorch.
+
+    Raises DeviceError for kernels that cannot be loaded, and for what PyTorch does not compute.
+    """
+    if device_type == "cpu" and not config.find_torch_layers():
+        obstacle = backend.find_kernel_obstacle()
+        if obstacle is None:
+            return backend.prepare_compiled
+        if obstacle.code:
+            raise DeviceError(f"cpu, {precision}: {obstacle.reason}; {obstacle.remedy}", code=obstacle.code)
+    if config.encoder_input.other_engines:
+        raise DeviceError(
+            f"{device_type}, {precision}: PyTorch computes models that read tokens; use a CPU with AVX2 or NEON",
+            code="frontend-unsupported",
+        )
+    if has_shortlist:
+        raise DeviceError(
+            f"{device_type}, {precision}: PyTorch computes all words; leave the shortlist out", code="shortlist-unsupported"
+        )
+    return TorchModel
 
 
-def choose_backend(request: BackendRequest) -> Backend:
-    """Return the first back end that runs the request on this machine. Raises DeviceError if a back end refuses it."""
-    for backend in BACKENDS:
-        for support in (backend.supports(request), backend.check_machine(request.precision)):
-            if support.status is SupportStatus.REFUSED:
-                raise DeviceError(
-                    f"{request.device_type}, {request.precision}: {support.reason}; {support.remedy}",
-                    code=support.code,
-                )
-            if not support.is_supported:
-                break
-        else:
-            return backend
-    raise AssertionError("the back end of PyTorch runs or refuses every request")
-
-
-def check_compiled(config: ModelConfig, precision: Precision) -> Support:
+def supports_compiled(config: ModelConfig) -> bool:
     """Return whether the compiled back end runs models with this configuration on this machine."""
-    support = COMPILED.supports(BackendRequest("cpu", precision, ModelTraits.from_config(config)))
-    return COMPILED.check_machine(precision) if support.is_supported else support
-
-
-def supports_compiled(config: ModelConfig, precision: Precision) -> bool:
-    """Return whether the compiled back end runs models with this configuration on this machine."""
-    return check_compiled(config, precision).is_supported
+    return not config.find_torch_layers() and backend.find_kernel_obstacle() is None
 
 
 def find_float32_reason(configs: Sequence[ModelConfig], device_type: str) -> str | None:
@@ -86,15 +77,13 @@ def build_inference_model(
     configs = [model.config for model in models]
     if find_float32_reason(configs, device_type) is not None:
         precision = "float32"
-    backends = [
-        choose_backend(BackendRequest(device_type, precision, ModelTraits.from_config(config), shortlist is not None))
-        for config in configs
-    ]
-    if len(set(backends)) > 1:  # members of an ensemble have arrays of one library
-        backends = [TORCH] * len(backends)
+    has_shortlist = shortlist is not None
+    prepare = [choose_backend(config, device_type, precision, has_shortlist=has_shortlist) for config in configs]
+    if len(set(prepare)) > 1:  # members of an ensemble have arrays of one library
+        prepare = [TorchModel] * len(prepare)
     if device_type == "cpu":
         tune_malloc()
-    prepared_models = [backend.prepare(model, precision) for backend, model in zip(backends, models, strict=True)]
+    prepared_models = [prepare_model(model, precision) for prepare_model, model in zip(prepare, models, strict=True)]
     inference_model = ensemble([model.build_inference_model() for model in prepared_models])
     if shortlist is None:
         return inference_model

@@ -287,6 +287,7 @@ def test_native_requests_are_recognized(inference_models: list[InferenceModel]) 
         {"beam_size": 4, "num_beam_groups": 2},
         {"beam_size": MAX_BEAM_SIZE + 1},
         {"return_alternatives": True},
+        {"repetition_penalty": 1.2},
     ]
     for decoding in native:
         assert make_job(inference_models[0], **decoding).is_native

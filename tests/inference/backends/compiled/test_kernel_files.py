@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.config import ModelConfig
 from dragoman.inference.backends.compiled import kernel_files
-from dragoman.inference.backends.compiled.backend import CompiledBackend
+from dragoman.inference.backends.compiled.backend import KernelObstacle, find_kernel_obstacle
 from dragoman.inference.backends.compiled.cpu_features import get_cpu_features, get_instruction_set
 from dragoman.inference.backends.compiled.kernel_files import LIST_FILE, KernelFiles, get_platform, read_list
-from dragoman.inference.backends.protocol import BackendRequest, ModelTraits, SupportStatus
 from dragoman.inference.backends.select import choose_backend
 from expected_errors import raises_code
 
-REQUEST = BackendRequest("cpu", "int8", ModelTraits())
 DAMAGE = "is missing or damaged; install dragoman again by pip install --force-reinstall dragoman"
 
 pytestmark = pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
@@ -53,9 +52,8 @@ def get_kernel_file(folder: Path) -> Path:
 
 def check_refusal(message: str) -> None:
     """Check that a model cannot be prepared, and that one line says why and what to do."""
-    assert CompiledBackend().check_machine("int8").status is SupportStatus.REFUSED
     with raises_code("kernels-unusable") as caught:
-        choose_backend(REQUEST)
+        choose_backend(ModelConfig(), "cpu", "int8")
     assert str(caught.value) == f"cpu, int8: {message}"
 
 
@@ -111,8 +109,7 @@ def test_kernels_for_another_processor_are_refused(folder: Path) -> None:
 
 def test_platform_without_compiler_falls_back(folder: Path) -> None:
     KernelFiles(get_platform(), read_list().sources, {}).write()
-    support = CompiledBackend().check_machine("int8")
-    assert (support.status, support.reason) == (SupportStatus.FALLS_BACK, "dragoman has no kernels for this platform")
+    assert find_kernel_obstacle() == KernelObstacle("dragoman has no kernels for this platform")
 
 
 def test_no_module_of_a_translation_is_a_compiler(folder: Path) -> None:

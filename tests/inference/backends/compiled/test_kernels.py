@@ -175,7 +175,7 @@ def test_logits_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
         with subtests.test(width=width, keys=keys):
             steps = STEPS if number % 4 == 0 else 13  # some outgrow the first room, all have sentences that leave
             model = make_model(**keys)
-            assert all(supports_compiled(make_config(**keys), precision) for precision in ("int8", "float32"))
+            assert supports_compiled(make_config(**keys))
             source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
             exact = run_steps(model, source_BS, width, leave, steps)
             in_float32 = run_steps(compile_transformer(model, "float32", keys), source_BS, width, leave, steps)
