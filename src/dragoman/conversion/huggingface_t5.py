@@ -43,10 +43,11 @@ from dragoman.conversion.tokenizer_json import (
 from dragoman.conversion.vocabulary_order import UNREACHABLE_LOGIT, VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.added_tokens import SplitRules
+from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
-from dragoman.data.tokenization.sentencepiece_proto import BYTE_PIECES, UNKNOWN, build_byte_model, read_pieces
+from dragoman.data.tokenization.sentencepiece_proto import UNKNOWN, build_byte_model, read_pieces
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, UNKNOWN_ID
 from dragoman.io.bfloat16 import widen
 from dragoman.io.safetensors import TensorStream
@@ -132,7 +133,7 @@ def _read_tokens(files: SourceFiles, settings: ModelSettings) -> tuple[TokenTabl
     num_extra_ids = NUM_EXTRA_IDS
     if _has_bytes(files, settings):
         model, rules, vocabulary_file, num_extra_ids = build_byte_model(), "transformers", TOKENIZER_FILE, NUM_EXTRA_BYTE_IDS
-        pieces, unknown = ["<pad>", "</s>", "<unk>", *BYTE_PIECES], 2
+        pieces, unknown = ["<pad>", "</s>", "<unk>", *BYTE_TOKENS], 2
     elif vocabulary_file == TOKENIZER_JSON and document is not None:
         if _has_false_unknown(files, settings):
             raise damaged(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.cleaning.cleaned_corpus import CleanedCorpus, ProgressCallback
@@ -39,56 +38,42 @@ def align_training_corpus(
 ) -> None:
     """Write the word alignment of a training corpus to `path`, from the files of the section or by dragoman's aligner.
 
-    An existing `path` is complete, so it is kept.
+    The aligner has a lexical model of the corpus's own pairs. An existing `path` is complete, so it is kept.
 
     on_progress: receives the task, the pairs done and the number of pairs
 
-    Raises DataError: an alignment file does not fit the corpus.
+    Raises DataError: a file has another number of lines than pairs, a line holds no valid links, or a link points beyond the
+        words of its pair.
     """
     if path.exists():
         return
     files = list_alignment_files(config.training_corpora()[cleaned_corpus.name], Path(config.root))
-    if not files:
+    pair_tokens = PairTokens(tokenizer)
+    skipped: list[str] = []
+    if files:
+        _check_line_count(files, cleaned_corpus)
+        max_length = config.max_length if config.overlong_pairs == "truncate" else None
+        links = _match_pairs(files, cleaned_corpus, corpus, pair_tokens, max_length, skipped)
+    else:
         task_name = f"aligning {cleaned_corpus.name}"
         notify(f"aligning the words of {cleaned_corpus.name}")
-        align_corpus(
-            corpus,
-            tokenizer,
-            path,
-            num_workers=num_workers,
-            on_progress=lambda done: on_progress(task_name, done, len(corpus)),
+        pairs = (
+            (
+                pair_tokens.source.split_words(pair_tokens.strip_source_eos(corpus.source(index))),
+                pair_tokens.target.split_words(corpus.target(index)),
+            )
+            for index in range(len(corpus))
         )
-        return
-    alignments = AlignmentFiles(files, cleaned_corpus, config.max_length if config.overlong_pairs == "truncate" else None)
-    if skipped := alignments.import_links(corpus, tokenizer, path):
+        blocks = map_in_processes(align_block, split_blocks(pairs), num_processes=num_workers)
+        links = _chain_blocks(blocks, lambda done: on_progress(task_name, done, len(corpus)))
+    partial = path.with_suffix(".partial")
+    write_links(partial, links)
+    commit_file(partial, path)
+    if skipped:
         examples = ", ".join(skipped[:MAX_LISTED_ORIGINS]) + (", …" if skipped[MAX_LISTED_ORIGINS:] else "")
         notify(
             f"{cleaned_corpus.name}: {len(skipped)} pairs have no links, because the tokenizer changes their words ({examples})"
         )
-
-
-def align_corpus(
-    corpus: Corpus,
-    tokenizer: PairTokenizer,
-    path: Path,
-    *,
-    num_workers: int,
-    on_progress: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Align the words of an encoded corpus with a lexical model of its own pairs, and write their links.
-
-    on_progress: receives the number of aligned pairs
-    """
-    pair_tokens = PairTokens(tokenizer)
-    pairs = (
-        (
-            pair_tokens.source.split_words(pair_tokens.strip_source_eos(corpus.source(index))),
-            pair_tokens.target.split_words(corpus.target(index)),
-        )
-        for index in range(len(corpus))
-    )
-    blocks = map_in_processes(align_block, split_blocks(pairs), num_processes=num_workers)
-    _write_links_file(path, _chain_blocks(blocks, on_progress))
 
 
 def _chain_blocks(blocks: Iterable[list[list[Link]]], on_progress: Callable[[int], None]) -> Iterator[list[Link]]:
@@ -100,77 +85,57 @@ def _chain_blocks(blocks: Iterable[list[list[Link]]], on_progress: Callable[[int
         yield from block
 
 
-@dataclass(frozen=True)
-class AlignmentFiles:
-    """Files with one line of links for each pair that was read, including dropped pairs.
+def _check_line_count(files: Sequence[Path], cleaned_corpus: CleanedCorpus) -> None:
+    """Raise DataError unless the files have a line of links for each pair that was read, including dropped pairs."""
+    num_lines = sum(1 for path in files for _ in read_lines(path))
+    if num_lines != cleaned_corpus.stats.num_read:
+        names = ", ".join(map(str, files))
+        raise DataError(
+            f"{names}: has {num_lines} lines of links, but {cleaned_corpus.name} has "
+            f"{cleaned_corpus.stats.num_read} pairs; give one line for each pair",
+            code="length-mismatch",
+        )
 
-    Attributes:
-        files: the files in Pharaoh format, in the order of the text files
-        cleaned_corpus: the text of the corpus
-        max_length: the length in tokens to which longer sides were truncated, or None
+
+def _match_pairs(
+    files: Sequence[Path],
+    cleaned_corpus: CleanedCorpus,
+    corpus: Corpus,
+    pair_tokens: PairTokens,
+    max_length: int | None,
+    skipped: list[str],
+) -> Iterator[list[Link]]:
+    """Yield the links of each encoded pair; none if the tokenizer changes the number of its words.
+
+    max_length: length in tokens to which longer sides were truncated, or None
+    skipped: receives file and line of the pairs without links
     """
-
-    files: Sequence[Path]
-    cleaned_corpus: CleanedCorpus
-    max_length: int | None = None
-
-    def check_line_count(self) -> None:
-        """Raise DataError if the files have more or fewer lines than the corpus has pairs."""
-        num_lines = sum(1 for path in self.files for _ in read_lines(path))
-        if num_lines != self.cleaned_corpus.stats.num_read:
-            names = ", ".join(map(str, self.files))
-            raise DataError(
-                f"{names}: has {num_lines} lines of links, but {self.cleaned_corpus.name} has "
-                f"{self.cleaned_corpus.stats.num_read} pairs; give one line for each pair",
-                code="length-mismatch",
-            )
-
-    def import_links(self, corpus: Corpus, tokenizer: PairTokenizer, path: Path) -> list[str]:
-        """Write the links of an encoded corpus and return the file and line of those that are skipped.
-
-        Links are skipped if the tokenizer changes the number of words of their pair.
-
-        Raises:
-            DataError: a line holds no valid links, or a link points beyond the words of its pair.
-        """
-        self.check_line_count()
-        skipped: list[str] = []
-        _write_links_file(path, self._match_pairs(corpus, PairTokens(tokenizer), skipped))
-        return skipped
-
-    def _match_pairs(self, corpus: Corpus, pair_tokens: PairTokens, skipped: list[str]) -> Iterator[list[Link]]:
-        texts, lines = self._iter_texts(), self._iter_lines()
-        for index in range(len(corpus)):
-            pair_number = corpus.pair_number(index)
-            source, target = next((source, target) for text_pair, source, target in texts if text_pair == pair_number)
-            links, location = next((links, location) for line_pair, links, location in lines if line_pair == pair_number)
-            word_counts = len(source.split()), len(target.split())
-            check_links(links, *word_counts, location=location)
-            source_ids, target_ids = pair_tokens.strip_source_eos(corpus.source(index)), corpus.target(index)
-            is_truncated = self.max_length is not None and max(len(source_ids), len(target_ids)) + 1 == self.max_length
-            if (
-                is_truncated
-                or (pair_tokens.source.count_words(source_ids), pair_tokens.target.count_words(target_ids)) == word_counts
-            ):
-                yield links
-            else:
-                skipped.append(location)
-                yield []
-
-    def _iter_texts(self) -> Iterator[tuple[int, str, str]]:
-        for batch_reference in self.cleaned_corpus.iter_batches():
-            text = batch_reference.read()
-            yield from zip(*(text.column(name).to_pylist() for name in ("number", "source", "target")), strict=True)
-
-    def _iter_lines(self) -> Iterator[tuple[int, list[Link], str]]:
-        pair_number = 0
-        for path in self.files:
-            for line_number, links in enumerate(read_pharaoh(path), start=1):
-                pair_number += 1
-                yield pair_number, links, f"{path}, line {line_number}"
+    texts, lines = _iter_texts(cleaned_corpus), _iter_lines(files)
+    for index in range(len(corpus)):
+        pair_number = corpus.pair_number(index)
+        source, target = next((source, target) for text_pair, source, target in texts if text_pair == pair_number)
+        links, location = next((links, location) for line_pair, links, location in lines if line_pair == pair_number)
+        word_counts = len(source.split()), len(target.split())
+        check_links(links, *word_counts, location=location)
+        source_ids, target_ids = pair_tokens.strip_source_eos(corpus.source(index)), corpus.target(index)
+        is_truncated = max_length is not None and max(len(source_ids), len(target_ids)) + 1 == max_length
+        token_counts = pair_tokens.source.count_words(source_ids), pair_tokens.target.count_words(target_ids)
+        if is_truncated or token_counts == word_counts:
+            yield links
+        else:
+            skipped.append(location)
+            yield []
 
 
-def _write_links_file(path: Path, links: Iterator[Sequence[Link]]) -> None:
-    partial = path.with_suffix(".partial")
-    write_links(partial, links)
-    commit_file(partial, path)
+def _iter_texts(cleaned_corpus: CleanedCorpus) -> Iterator[tuple[int, str, str]]:
+    for batch_reference in cleaned_corpus.iter_batches():
+        text = batch_reference.read()
+        yield from zip(*(text.column(name).to_pylist() for name in ("number", "source", "target")), strict=True)
+
+
+def _iter_lines(files: Sequence[Path]) -> Iterator[tuple[int, list[Link], str]]:
+    pair_number = 0
+    for path in files:
+        for line_number, links in enumerate(read_pharaoh(path), start=1):
+            pair_number += 1
+            yield pair_number, links, f"{path}, line {line_number}"

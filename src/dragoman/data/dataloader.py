@@ -248,16 +248,13 @@ class BatchStream:
     def next_batch(self) -> list[Batch]:
         """Return this rank's next batch, in parts. The first call starts the workers, and `close` ends them."""
         if self._iterator is None:
-            self._iterator = self._start()
+            self._iterator = map(self.batches.__getitem__, self._sampler)
+            if self._num_workers:
+                self._iterator = _prefetch_batches(self.batches, self._sampler, self._num_workers, pin_memory=self._pin_memory)
         parts = next(self._iterator)
         for _ in range(self.world_size):
             self.position = self._sampler.next_position(self.position)
         return parts
-
-    def _start(self) -> Iterator[list[Batch]]:
-        if self._num_workers:
-            return _prefetch_batches(self.batches, self._sampler, self._num_workers, pin_memory=self._pin_memory)
-        return map(self.batches.__getitem__, iter(self._sampler))
 
     def close(self) -> None:
         """End the worker processes."""
@@ -303,7 +300,7 @@ def _prefetch_batches(
             sampler=sampler,
             num_workers=num_workers,
             prefetch_factor=4,
-            collate_fn=_identity,
+            collate_fn=list,
             pin_memory=pin_memory,
             worker_init_fn=_exit_without_cleanup,
             multiprocessing_context="spawn",
@@ -355,7 +352,3 @@ class _RankSampler(Sampler[DataPosition]):
             if index % self.world_size == self.rank:
                 yield position
             position = self.next_position(position)
-
-
-def _identity(parts: list[Batch]) -> list[Batch]:
-    return parts

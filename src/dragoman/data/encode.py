@@ -58,10 +58,10 @@ class PairStats:
     unwritten_target: dict[str, int] = field(default_factory=dict)
     unwritten_source: dict[str, int] = field(default_factory=dict)
 
-    def count_dropped(self, rule: str, origin: str) -> None:
-        """Count a dropped pair."""
-        self.dropped[rule] = self.dropped.get(rule, 0) + 1
-        examples = self.dropped_examples.setdefault(rule, [])
+    def count_empty(self, origin: str) -> None:
+        """Count a dropped pair with an empty side."""
+        self.dropped["empty"] = self.dropped.get("empty", 0) + 1
+        examples = self.dropped_examples.setdefault("empty", [])
         examples += [origin][: MAX_LISTED_ORIGINS - len(examples)]
 
     def count_overlong(self, origin: str) -> None:
@@ -203,7 +203,7 @@ class PairEncoder:
     ) -> bool:
         """Return whether a pair with an empty or an overlong side is kept; truncate it in place if the recipe requests that."""
         if not sources[row] or not targets[row]:
-            stats.count_dropped("empty", origin)
+            stats.count_empty(origin)
             return False
         assert self.max_length is not None
         if self.overlong_pairs == "error":

@@ -57,38 +57,28 @@ class Corpus:
     def __init__(self, paths: Sequence[Path]) -> None:
         schemas = [build_pair_schema(2**id_type.bit_width) for id_type in _ID_TYPES]
         batches = [batch for path in paths for batch in read_batches(path, schemas, content="prepared corpus")]
-        self._columns = [[_ListColumn(batch.column(side)) for batch in batches] for side in (0, 1)]
+        self._source, self._target = (ListColumn([batch.column(side) for batch in batches]) for side in (0, 1))
         self._pair_numbers = [batch.column(2).to_numpy() for batch in batches]
-        self._batch_ends = list(accumulate(len(numbers) for numbers in self._pair_numbers))
 
     def __len__(self) -> int:
-        return self._batch_ends[-1] if self._batch_ends else 0
-
-    def _locate(self, index: int) -> tuple[int, int]:
-        batch = bisect_right(self._batch_ends, index)
-        return batch, index - (self._batch_ends[batch - 1] if batch else 0)
+        return len(self._source)
 
     def source(self, index: int) -> Ids:
         """Return the source ids of a pair."""
-        batch, row = self._locate(index)
-        return self._columns[0][batch][row]
+        return self._source[index]
 
     def target(self, index: int) -> Ids:
         """Return the target ids of a pair, without end token."""
-        batch, row = self._locate(index)
-        return self._columns[1][batch][row]
+        return self._target[index]
 
     def pair_number(self, index: int) -> int:
         """Return the number of this pair among all pairs that were read, from 1."""
-        batch, row = self._locate(index)
+        batch, row = self._source.locate(index)
         return int(self._pair_numbers[batch][row])
 
     def lengths(self) -> tuple[Lengths, Lengths]:
         """Return the number of tokens of each source, and of each target with its end token."""
-        source, target = (
-            np.concatenate([column.lengths() for column in columns]) if columns else np.empty(0, np.int32)
-            for columns in self._columns
-        )
+        source, target = self._source.lengths(), self._target.lengths()
         target += 1
         return source, target
 
@@ -109,19 +99,29 @@ def read_batches(path: Path, schemas: Sequence[pa.Schema], *, content: str) -> l
     raise DataError(f"{path}: holds no {content}{problem}; prepare the data again", code="prepared-data-damaged")
 
 
-class _ListColumn:
-    """Column of one record batch: offsets and values, without a copy."""
+class ListColumn:
+    """Lists of ids by index, in one column of several record batches, without a copy."""
 
-    def __init__(self, column: pa.ListArray) -> None:
-        self.offsets: npt.NDArray[np.int32] = column.offsets.to_numpy()
-        self.values: Ids = column.values.to_numpy()
+    def __init__(self, columns: Sequence[pa.ListArray]) -> None:
+        self._parts: list[tuple[Lengths, Ids]] = [(column.offsets.to_numpy(), column.values.to_numpy()) for column in columns]
+        self._ends = list(accumulate(map(len, columns)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return the batch of a list, and its row there."""
+        batch = bisect_right(self._ends, index)
+        return batch, index - (self._ends[batch - 1] if batch else 0)
 
     def __getitem__(self, index: int) -> Ids:
-        return self.values[self.offsets[index] : self.offsets[index + 1]]
+        batch, row = self.locate(index)
+        offsets, values = self._parts[batch]
+        return values[offsets[row] : offsets[row + 1]]
 
     def lengths(self) -> Lengths:
-        """Return the number of ids of each row."""
-        return np.diff(self.offsets)
+        """Return the number of ids of each list."""
+        return np.concatenate([np.empty(0, np.int32), *(np.diff(offsets) for offsets, _ in self._parts)])
 
 
 def build_pair_batch(

@@ -7,16 +7,15 @@ Words are separated by spaces and counted from 0.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dragoman.data.encoded_corpus import read_batches, write_batches
+from dragoman.data.encoded_corpus import ListColumn, read_batches, write_batches
 from dragoman.word_aligner import Link
 
 _SCHEMA = pa.schema([("links", pa.list_(pa.int32()))])
@@ -44,17 +43,11 @@ class LinkTable:
 
     def __init__(self, path: Path) -> None:
         batches = read_batches(path, [_SCHEMA], content="links of a prepared corpus")
-        columns = [batch.column(0) for batch in batches]
-        self._columns = [(column.offsets.to_numpy(), column.values.to_numpy()) for column in columns]
-        self._batch_ends = list(accumulate(map(len, columns)))
+        self._column = ListColumn([batch.column(0) for batch in batches])
 
     def __len__(self) -> int:
-        return self._batch_ends[-1] if self._batch_ends else 0
+        return len(self._column)
 
     def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
         """Return the links of a pair: source word and target word. (L, 2)"""
-        batch = bisect_right(self._batch_ends, index)
-        offsets, values = self._columns[batch]
-        row = index - (self._batch_ends[batch - 1] if batch else 0)
-        links: npt.NDArray[np.int32] = values[offsets[row] : offsets[row + 1]].reshape(-1, 2)
-        return links
+        return self._column[index].reshape(-1, 2).astype(np.int32, copy=False)

@@ -277,9 +277,7 @@ class CorpusBuilder:
                 recipe.data.overlong_pairs,
                 is_reversed=direction.is_reversed,
             )
-            stats = _encode_and_index(
-                cleaned_corpus, self.work_dir, prefix, encoder, self.num_workers, self.on_progress, self.map_items
-            )
+            stats = self._encode_and_index(cleaned_corpus, prefix, encoder)
             if stats.kept == 0:
                 raise _build_empty_error(_join_file_names(direction.corpus, root), stats)
             pair_counts[name] = stats
@@ -297,6 +295,22 @@ class CorpusBuilder:
                     on_progress=self.on_progress,
                 )
         return pair_counts
+
+    def _encode_and_index(self, cleaned_corpus: CleanedCorpus, name: str, encoder: PairEncoder) -> PairStats:
+        """Encode a cleaned corpus, group its pairs by length, and return the statistics of all pairs that were read."""
+        encoding_stats = encode_corpus(
+            cleaned_corpus,
+            self.work_dir,
+            name,
+            encoder,
+            num_workers=self.num_workers,
+            on_progress=self.on_progress,
+            map_items=self.map_items,
+        )
+        write_lengths(get_lengths_file(self.work_dir, name), Corpus(list_pair_files(self.work_dir, name)))
+        stats = _get_cleaning_stats(cleaned_corpus)
+        stats.add(encoding_stats)
+        return stats
 
     def _clean(self) -> tuple[dict[str, CleanedCorpus], dict[str, CleanedCorpus]]:
         """Return the training corpora by name, filtered, and the validation corpora, unfiltered. None of them is empty."""
@@ -424,25 +438,6 @@ def _sample_evenly(cleaned_corpora: Sequence[CleanedCorpus], side: int, num_pair
                 else slice(None)
             )
             yield from np.array(batch.column(side).to_pylist(), dtype=object)[selected]
-
-
-def _encode_and_index(
-    cleaned_corpus: CleanedCorpus,
-    work_dir: Path,
-    name: str,
-    encoder: PairEncoder,
-    num_workers: int,
-    on_progress: ProgressCallback,
-    map_items: MapFunction,
-) -> PairStats:
-    """Encode a cleaned corpus, group its pairs by length, and return the statistics of all pairs that were read."""
-    encoding_stats = encode_corpus(
-        cleaned_corpus, work_dir, name, encoder, num_workers=num_workers, on_progress=on_progress, map_items=map_items
-    )
-    write_lengths(get_lengths_file(work_dir, name), Corpus(list_pair_files(work_dir, name)))
-    stats = _get_cleaning_stats(cleaned_corpus)
-    stats.add(encoding_stats)
-    return stats
 
 
 def _get_cleaning_stats(cleaned_corpus: CleanedCorpus) -> PairStats:

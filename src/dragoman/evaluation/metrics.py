@@ -115,21 +115,31 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]
 
 
 def moses_bleu(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, lowercase: bool = False
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    language: str,
+    *,
+    split_hyphens: bool = False,
+    lowercase: bool = False,
 ) -> Score:
-    """Return `tokenized_bleu` of plain text after the Moses tokenizer for `language`."""
-    return _score_moses_tokens(hypotheses, references, language, split_hyphens=False, lowercase=lowercase)
+    """Return `tokenized_bleu` of plain text after the Moses tokenizer for `language`.
 
-
-def compound_split_bleu(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, lowercase: bool = False
-) -> Score:
-    """Return `moses_bleu` with compounds split at their hyphens, the metric of the paper's tables.
-
-    The steps are those of tensor2tensor's utils/get_ende_bleu.sh. Later versions of that script also convert the system's
-    Unicode punctuation to ASCII, because their references are tokenized; this function does not.
+    split_hyphens: split compounds at their hyphens, as the paper's tables do. The steps are those of tensor2tensor's
+        utils/get_ende_bleu.sh. Later versions of that script also convert the system's Unicode punctuation to ASCII, because
+        their references are tokenized; this function does not.
     """
-    return _score_moses_tokens(hypotheses, references, language, split_hyphens=True, lowercase=lowercase)
+    check_lines(hypotheses, references)
+    tokens, *reference_tokens = (
+        moses_tokenize(lines, language, split_hyphens=split_hyphens) for lines in (hypotheses, *references)
+    )
+    score = tokenized_bleu(tokens, reference_tokens, lowercase=lowercase)
+    import sacremoses
+
+    tokenization = f"tok:moses-{get_language(language)}|sacremoses:{sacremoses.__version__}"
+    if split_hyphens:
+        tokenization += "|compounds:split"
+    name = "compound-split BLEU" if split_hyphens else "Moses BLEU"
+    return replace(score, name=name, signature=score.signature.replace("tok:none", tokenization))
 
 
 def paper_bleu(
@@ -144,10 +154,10 @@ def paper_bleu(
 
     tokenized: whether the text is tokenized already
     """
+    splits = uses_split_compounds(language)
     if not tokenized:
-        score_fn = compound_split_bleu if uses_split_compounds(language) else moses_bleu
-        return score_fn(hypotheses, references, language, lowercase=lowercase)
-    if not uses_split_compounds(language):
+        return moses_bleu(hypotheses, references, language, split_hyphens=splits, lowercase=lowercase)
+    if not splits:
         return tokenized_bleu(hypotheses, references, lowercase=lowercase)
     lines, *reference_lines = (split_compounds(texts) for texts in (hypotheses, *references))
     score = tokenized_bleu(lines, reference_lines, lowercase=lowercase)
@@ -267,20 +277,3 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[Sequence[str]], 
                 "give one reference for each hypothesis, and at least one",
                 code="length-mismatch",
             )
-
-
-def _score_moses_tokens(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, split_hyphens: bool, lowercase: bool
-) -> Score:
-    check_lines(hypotheses, references)
-    tokens, *reference_tokens = (
-        moses_tokenize(lines, language, split_hyphens=split_hyphens) for lines in (hypotheses, *references)
-    )
-    score = tokenized_bleu(tokens, reference_tokens, lowercase=lowercase)
-    import sacremoses
-
-    tokenization = f"tok:moses-{get_language(language)}|sacremoses:{sacremoses.__version__}"
-    if split_hyphens:
-        tokenization += "|compounds:split"
-    name = "compound-split BLEU" if split_hyphens else "Moses BLEU"
-    return replace(score, name=name, signature=score.signature.replace("tok:none", tokenization))

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 _PIECES_FIELD, _TRAINER_SPEC_FIELD, _NORMALIZER_SPEC_FIELD = 1, 2, 3
@@ -18,8 +20,6 @@ _TEXT_FIELD, _SCORE_FIELD, _TYPE_FIELD = 1, 2, 3
 _MODEL_TYPE_FIELD, _BYTE_FALLBACK_FIELD, _UNKNOWN_NAME_FIELD = 3, 35, 45
 _SPACE_FIELDS = (_DUMMY_PREFIX_FIELD, 4, 5)  # the others remove extra spaces, and write a space as ▁
 _MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
-BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-"""Names of the pieces of bytes."""
 # Padding, unknown, begin and end in dragoman's order: fields of the settings for id and name, the usual name, and the type.
 _SPECIAL_PIECES = ((43, 48, "<pad>", CONTROL), (40, 45, "<unk>", UNKNOWN), (41, 46, "<s>", CONTROL), (42, 47, "</s>", CONTROL))
 
@@ -122,7 +122,7 @@ def build_model(
     pieces = [_encode_piece(unknown, UNKNOWN)]
     for text, score in scores.items():
         fields = _encode_field(_TEXT_FIELD, text.encode()) + _encode_float(_SCORE_FIELD, score)
-        fields += _encode_field(_TYPE_FIELD, BYTE) if has_bytes and text in BYTE_PIECES else b""
+        fields += _encode_field(_TYPE_FIELD, BYTE) if has_bytes and text in BYTE_TOKENS else b""
         pieces.append(_encode_field(_PIECES_FIELD, fields))
     trainer = _encode_field(
         _MODEL_TYPE_FIELD, next(number for number, name in _MODEL_TYPES.items() if name == model_type)
@@ -135,7 +135,7 @@ def build_model(
 def build_byte_model() -> bytes:
     """Return a model without characters, so that each byte of a text is a piece. Spaces are bytes as all others."""
     keeps_spaces = b"".join(_encode_field(field, 0) for field in _SPACE_FIELDS)
-    model = build_model(dict.fromkeys(BYTE_PIECES, 0.0), model_type="char", unknown="<unk>", has_bytes=True)
+    model = build_model(dict.fromkeys(BYTE_TOKENS, 0.0), model_type="char", unknown="<unk>", has_bytes=True)
     return model + _encode_field(_NORMALIZER_SPEC_FIELD, keeps_spaces)
 
 

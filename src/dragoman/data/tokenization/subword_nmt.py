@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import ClassVar
@@ -49,7 +49,7 @@ class SubwordNmtScheme:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return the arguments of a copy, because a cache cannot be sent to another process."""
-        return _copy_scheme, (self.merges, self.end_is_separate)
+        return partial(SubwordNmtScheme, end_is_separate=self.end_is_separate), (self.merges,)
 
     def split(self, text: str) -> list[str]:
         """Return the pieces of the words between spaces; a piece that does not end a word ends with `@@`."""
@@ -126,10 +126,6 @@ def apply_merges(symbols: list[str], ranks: Mapping[Merge, int], *, waits: bool)
 def join_pieces(text: str) -> str:
     """Return a text with its pieces joined: `foo@@ bar` becomes `foobar`."""
     return _INNER_MARK.sub("", text)
-
-
-def _copy_scheme(merges: Sequence[Merge] | None, end_is_separate: bool) -> SubwordNmtScheme:
-    return SubwordNmtScheme(merges, end_is_separate=end_is_separate)
 
 
 def _remove_end(symbols: list[str]) -> list[str]:

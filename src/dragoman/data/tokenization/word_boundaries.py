@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from dragoman.data.tokenization.special_tokens import METASPACE
 if TYPE_CHECKING:
     from dragoman.data.encoded_corpus import Ids
     from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-    from dragoman.data.tokenization.vocabulary import Vocabulary
 
 Positions = npt.NDArray[np.int64]
 AlignmentTarget = tuple[Positions, Positions, npt.NDArray[np.float32]]
@@ -27,51 +26,32 @@ NO_ALIGNMENT: AlignmentTarget = (np.empty(0, np.int64), np.empty(0, np.int64), n
 
 def get_word_numbers(pieces: Sequence[str]) -> list[int]:
     """Return the number of the word of each piece."""
-    return [int(number) for number in _SpaceMarks.find(pieces).get_word_numbers(slice(None))]
+    numbers: list[int] = WordBoundaries(pieces).get_word_numbers(slice(None)).tolist()
+    return numbers
 
 
-class _SpaceMarks(NamedTuple):
-    """Marks of spaces, ▁, of each piece: at its start, at the end behind letters, and alone. (V,)"""
+class WordBoundaries:
+    """Word boundaries of the ids of a vocabulary, by the marks of spaces, ▁, in its pieces."""
 
-    at_start: npt.NDArray[np.bool_]
-    at_end: npt.NDArray[np.bool_]
-    alone: npt.NDArray[np.bool_]
-
-    @classmethod
-    def find(cls, pieces: Sequence[str]) -> _SpaceMarks:
-        """Return the marks of pieces."""
+    def __init__(self, pieces: Sequence[str]) -> None:
+        self._at_start = np.array([piece.startswith(METASPACE) for piece in pieces], dtype=bool)
+        self._is_alone = np.array([piece == METASPACE for piece in pieces], dtype=bool)
         at_end = [piece.endswith(METASPACE) and bool(piece.strip(METASPACE)) for piece in pieces]
-        return cls(
-            np.array([piece.startswith(METASPACE) for piece in pieces], dtype=bool),
-            np.array(at_end, dtype=bool),
-            np.array([piece == METASPACE for piece in pieces], dtype=bool),
-        )
+        self._at_end = np.array(at_end, dtype=bool)
 
     def get_word_numbers(self, ids: Ids | slice) -> Positions:
-        """Return the number of the word of each id.
+        """Return the number of the word of each id. The ids contain no end token.
 
         A word starts at the first piece, at ▁, and behind a piece that ends with ▁. A piece after a single ▁ continues its
         word.
         """
-        word_starts = self.at_start[ids].copy()
-        word_starts[1:] &= ~self.alone[ids][:-1]
-        word_starts[1:] |= self.at_end[ids][:-1]
+        word_starts = self._at_start[ids].copy()
+        word_starts[1:] &= ~self._is_alone[ids][:-1]
+        word_starts[1:] |= self._at_end[ids][:-1]
         word_starts[:1] = True
         return word_starts.cumsum() - 1
 
-
-class WordBoundaries:
-    """Word boundaries of the ids of one vocabulary."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._marks = _SpaceMarks.find(vocabulary.ids_to_pieces(range(len(vocabulary))))
-
-    def get_word_numbers(self, ids: Ids) -> Positions:
-        """Return the number of the word of each id. The ids contain no end token."""
-        return self._marks.get_word_numbers(ids)
-
     def count_words(self, ids: Ids) -> int:
-        """Return the number of words."""
         return int(self.get_word_numbers(ids)[-1]) + 1 if len(ids) else 0
 
     def split_words(self, ids: Ids) -> list[bytes]:
@@ -88,13 +68,13 @@ class PairTokens:
 
     @cached_property
     def source(self) -> WordBoundaries:
-        """Word boundaries of the source."""
-        return WordBoundaries(self.tokenizer.source)
+        return WordBoundaries(self.tokenizer.source.ids_to_pieces(range(len(self.tokenizer.source))))
 
     @cached_property
     def target(self) -> WordBoundaries:
-        """Word boundaries of the target."""
-        return self.source if self.tokenizer.target is self.tokenizer.source else WordBoundaries(self.tokenizer.target)
+        if self.tokenizer.is_joint:
+            return self.source
+        return WordBoundaries(self.tokenizer.target.ids_to_pieces(range(len(self.tokenizer.target))))
 
     def strip_source_eos(self, source: Ids) -> Ids:
         """Return the source ids without the end token that the encoder may read."""

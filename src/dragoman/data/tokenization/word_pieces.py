@@ -12,9 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from dragoman.config import Normalization, TokenizerConfig
+from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS
 from dragoman.data.tokenization.normalization import normalize
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, encode_utf8
-from dragoman.data.tokenization.sentencepiece_proto import BYTE_PIECES, build_model, renumber_special_pieces
+from dragoman.data.tokenization.sentencepiece_proto import build_model, renumber_special_pieces
 from dragoman.data.tokenization.special_tokens import METASPACE, SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
 from dragoman.errors import DataError, RecipeError
 
@@ -44,7 +45,7 @@ def train_word_pieces(
             words.update(_RUN.findall(METASPACE + word))
     if not words:
         raise DataError("training corpus: is empty, no line holds text; check data.train", code="empty-data")
-    byte_pieces = BYTE_PIECES if config.byte_fallback else ()
+    byte_pieces = BYTE_TOKENS if config.byte_fallback else ()
     num_fixed = len(SPECIAL_IDS) + len(byte_pieces)
     pieces = choose_pieces(words, vocab_size - num_fixed)
     if (size := num_fixed + len(pieces)) != vocab_size:

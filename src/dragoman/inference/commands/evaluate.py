@@ -310,7 +310,6 @@ def _iter_scores(
     from dragoman.evaluation.metrics import (
         character_error_rate,
         chrf,
-        compound_split_bleu,
         exact_match,
         moses_bleu,
         paper_bleu,
@@ -327,7 +326,7 @@ def _iter_scores(
         try:
             yield moses_bleu(hypotheses, references, language, lowercase=lowercase)
             if uses_split_compounds(language):
-                yield compound_split_bleu(hypotheses, references, language, lowercase=lowercase)
+                yield moses_bleu(hypotheses, references, language, split_hyphens=True, lowercase=lowercase)
         except MissingDependencyError as error:
             notify(f"dragoman: Moses BLEU is left out: {error}")
     yield chrf(hypotheses, references)
