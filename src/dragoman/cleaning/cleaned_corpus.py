@@ -60,7 +60,6 @@ class FilterPipeline:
 
     @cached_property
     def filters(self) -> list[PairFilter]:
-        """Return the enabled filters in their order."""
         return build_filters(
             self.config,
             source_language=self.source_language,
@@ -107,11 +106,9 @@ class BatchReference(NamedTuple):
     keep_mask: npt.NDArray[np.bool_] | None = None
 
     def read_all(self) -> pa.RecordBatch:
-        """Return all rows of the batch."""
         return pa.ipc.open_file(pa.memory_map(str(self.path))).get_batch(self.batch_index)
 
     def read(self) -> pa.RecordBatch:
-        """Return the rows that count."""
         batch = self.read_all()
         return batch if self.keep_mask is None else batch.filter(pa.array(self.keep_mask))
 
@@ -134,7 +131,6 @@ class CleanedCorpus:
     is_repeated: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
-        """Return the number of kept pairs."""
         return self.stats.num_kept
 
     @property
@@ -166,7 +162,6 @@ class CleanedCorpus:
                     yield BatchReference(path, batch_index, keep_mask)
 
     def iter_pairs(self) -> Iterator[Pair]:
-        """Yield the kept pairs in order."""
         for batch_reference in self.iter_batches():
             yield from _batch_to_pairs(batch_reference.read())
 

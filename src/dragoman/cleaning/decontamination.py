@@ -24,7 +24,6 @@ class EvaluationTexts:
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[Pair]) -> Self:
-        """Return the digests of both sides of the pairs."""
         digests = (_compute_digest(text) for pair in pairs for text in (pair.source, pair.target))
         return cls(frozenset(digest for digest in digests if digest is not None))
 

@@ -82,7 +82,6 @@ class DuplicateFinder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Delete the buckets and the folder."""
         with suppress(OSError):
             self._clear()
             self._folder.rmdir()

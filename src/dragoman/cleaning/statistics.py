@@ -30,12 +30,10 @@ class FilterStats:
     examples: list[Pair] = field(default_factory=list)
 
     def add(self, pair: Pair) -> None:
-        """Count a dropped pair."""
         self.num_dropped += 1
         self._add_example(Pair(_truncate(pair.source), _truncate(pair.target), _truncate(pair.origin)))
 
     def merge(self, other: FilterStats) -> FilterStats:
-        """Return the statistics of both."""
         combined = FilterStats(self.description or other.description, self.num_dropped + other.num_dropped, list(self.examples))
         for pair in other.examples:
             combined._add_example(pair)
@@ -81,7 +79,6 @@ class CleaningStats:
         return self.filter_stats.setdefault(filter_name, FilterStats(DUPLICATE_FILTERS.get(filter_name, "")))
 
     def merge(self, other: CleaningStats) -> CleaningStats:
-        """Return the statistics of both."""
         names = dict.fromkeys([*self.filter_stats, *other.filter_stats])
         empty = FilterStats()
         combined = {name: self.filter_stats.get(name, empty).merge(other.filter_stats.get(name, empty)) for name in names}
@@ -89,7 +86,6 @@ class CleaningStats:
 
     @classmethod
     def merge_all(cls, parts: Iterable[CleaningStats]) -> CleaningStats:
-        """Return the statistics of all parts."""
         return reduce(CleaningStats.merge, parts, cls())
 
     def to_dict(self) -> dict[str, Any]:

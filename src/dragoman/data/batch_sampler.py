@@ -32,10 +32,9 @@ _PHASE, _POSITIONS, _PAIRS, _BATCHES, _FIRST_BUDGET = range(5)
 class BatchIndices:
     """Pairs of a batch.
 
-    Attributes:
-        corpus_indices: corpus of each pair
-        pair_indices: index of each pair in its corpus
-        positions: position of each pair in the sorted epoch; each position occurs once
+    corpus_indices: corpus of each pair
+    pair_indices: index of each pair in its corpus
+    positions: position of each pair in the sorted epoch; each position occurs once
     """
 
     corpus_indices: Int64Array
@@ -50,12 +49,11 @@ class BatchIndices:
 class EpochPlan:
     """Layout of an epoch.
 
-    Attributes:
-        draws_before_CK: pairs of corpus C and run K that earlier epochs draw
-        draws_CK: pairs of corpus C and run K that this epoch draws
-        run_ends_K: position after the last one of each run
-        batch_starts: first position of each batch; the last entry is the number of positions
-        batch_order: index of the batch that comes first, second, …
+    draws_before_CK: pairs of corpus C and run K that earlier epochs draw
+    draws_CK: pairs of corpus C and run K that this epoch draws
+    run_ends_K: position after the last one of each run
+    batch_starts: first position of each batch; the last entry is the number of positions
+    batch_order: index of the batch that comes first, second, …
     """
 
     draws_before_CK: Int64Array
@@ -65,7 +63,6 @@ class EpochPlan:
     batch_order: Int64Array
 
     def __len__(self) -> int:
-        """Return the number of batches of the epoch."""
         return len(self.batch_order)
 
 
@@ -148,7 +145,6 @@ class BatchSampler:
         return np.concatenate([*starts, [begin, end] if end > begin else [end]]).astype(np.int64)
 
     def get_batch(self, epoch: int, batch_index: int) -> BatchIndices:
-        """Return the pairs of one batch of an epoch."""
         plan = self.plan_epoch(epoch)
         sorted_index = int(plan.batch_order[batch_index])
         positions = np.arange(plan.batch_starts[sorted_index], plan.batch_starts[sorted_index + 1])

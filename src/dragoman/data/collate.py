@@ -25,9 +25,8 @@ MIN_SPLIT_SAVING = 0.15
 class AlignmentTargets:
     """Attention that guided alignment trains: links between target and source positions, with weights.
 
-    Attributes:
-        positions_3G: for each link G: row of the batch, target position, source position
-        weights_G: weight of each link; the weights of a target position sum to 1
+    positions_3G: for each link G: row of the batch, target position, source position
+    weights_G: weight of each link; the weights of a target position sum to 1
     """
 
     positions_3G: Tensor
@@ -35,7 +34,6 @@ class AlignmentTargets:
 
     @classmethod
     def from_rows(cls, row_targets: Sequence[AlignmentTarget]) -> AlignmentTargets:
-        """Return the targets of a batch from those of its rows."""
         rows = np.repeat(np.arange(len(row_targets)), [len(row_weights) for _, _, row_weights in row_targets])
         targets, sources, weights = (np.concatenate(side) for side in zip(*row_targets, strict=True))
         return cls(torch.from_numpy(np.stack([rows, targets, sources])), torch.from_numpy(weights))
@@ -47,7 +45,6 @@ class AlignmentTargets:
         return AlignmentTargets(positions_3G, self.weights_G[mask])
 
     def to(self, device: torch.device) -> AlignmentTargets:
-        """Return a copy on the device."""
         return replace(
             self,
             positions_3G=self.positions_3G.to(device, non_blocking=True),
@@ -55,7 +52,6 @@ class AlignmentTargets:
         )
 
     def pin_memory(self) -> AlignmentTargets:
-        """Return a copy in page-locked memory."""
         return replace(self, positions_3G=self.positions_3G.pin_memory(), weights_G=self.weights_G.pin_memory())
 
 
@@ -63,13 +59,12 @@ class AlignmentTargets:
 class Batch:
     """Padded ids of sentence pairs.
 
-    Attributes:
-        source_BS: input of the encoder
-        inputs_BT: input of the decoder: the start token, y₁, y₂, …
-        targets_BT: expected output of the decoder: y₁, y₂, …, the end token
-        num_target_tokens: tokens of the targets with their end tokens, without padding
-        nonpad_positions_X: positions of real tokens in the flattened targets, if they are known already
-        alignment_targets: attention that a guided head should have
+    source_BS: input of the encoder
+    inputs_BT: input of the decoder: the start token, y₁, y₂, …
+    targets_BT: expected output of the decoder: y₁, y₂, …, the end token
+    num_target_tokens: tokens of the targets with their end tokens, without padding
+    nonpad_positions_X: positions of real tokens in the flattened targets, if they are known already
+    alignment_targets: attention that a guided head should have
     """
 
     source_BS: Tensor

@@ -74,7 +74,6 @@ class TrainingBatches(Dataset[list[Batch]]):
 
     @cached_property
     def sampler(self) -> BatchSampler:
-        """Order of the batches."""
         tables = [LengthTable(get_lengths_file(self.folder, get_training_prefix(name))) for name in self.corpus_names]
         sizes = {name: len(table) for name, table in zip(self.corpus_names, tables, strict=True)}
         training = self.recipe.training
@@ -87,23 +86,19 @@ class TrainingBatches(Dataset[list[Batch]]):
 
     @cached_property
     def corpora(self) -> list[Corpus]:
-        """Encoded pairs of each corpus."""
         return [Corpus(list_pair_files(self.folder, get_training_prefix(name))) for name in self.corpus_names]
 
     @cached_property
     def tokenizer(self) -> PairTokenizer:
-        """Tokenizers of both sides."""
         return read_recipe_tokenizer(self.folder, self.recipe)
 
     @cached_property
     def noise(self) -> PairNoise:
-        """Noise on the pairs."""
         has_marks = self.tokenizer.marked is not None
         return PairNoise(self.recipe.data.noise, seed=self.recipe.training.seed, has_marks=has_marks)
 
     @cached_property
     def term_file(self) -> Glossary | None:
-        """Terms of the recipe's file."""
         return read_term_file(self.recipe.data, self.recipe.default_pair)
 
     @cached_property
@@ -117,7 +112,6 @@ class TrainingBatches(Dataset[list[Batch]]):
         return PairTokens(self.tokenizer)
 
     def count_batches(self, epoch: int) -> int:
-        """Return the number of batches of an epoch."""
         return len(self.sampler.plan_epoch(epoch))
 
     def __getitem__(self, position: DataPosition) -> list[Batch]:
@@ -257,7 +251,6 @@ class BatchStream:
         return parts
 
     def close(self) -> None:
-        """End the worker processes."""
         self._iterator = iter(())
 
 

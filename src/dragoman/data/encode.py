@@ -33,17 +33,16 @@ MAX_LISTED_ORIGINS = 5
 class PairStats:
     """Numbers of pairs of one corpus that were kept, dropped or truncated, with the file and line of examples.
 
-    Attributes:
-        read: pairs that were read
-        kept: pairs that were encoded
-        overlong_pairs: pairs longer than data.max_length, which were dropped or truncated
-        source_tokens: source tokens of the kept pairs, with end tokens
-        target_tokens: target tokens of the kept pairs, with end tokens
-        dropped: pairs that cleaning dropped, by rule
-        overlong_examples: file and line of overlong pairs
-        dropped_examples: file and line of dropped pairs, by rule
-        unknown_labels: labels of trees that no training tree has, with their counts
-        unwritten_target, unwritten_source: characters of each side that its tokenizer cannot write, with their counts
+    read: pairs that were read
+    kept: pairs that were encoded
+    overlong_pairs: pairs longer than data.max_length, which were dropped or truncated
+    source_tokens: source tokens of the kept pairs, with end tokens
+    target_tokens: target tokens of the kept pairs, with end tokens
+    dropped: pairs that cleaning dropped, by rule
+    overlong_examples: file and line of overlong pairs
+    dropped_examples: file and line of dropped pairs, by rule
+    unknown_labels: labels of trees that no training tree has, with their counts
+    unwritten_target, unwritten_source: characters of each side that its tokenizer cannot write, with their counts
     """
 
     read: int = 0
@@ -65,12 +64,10 @@ class PairStats:
         examples += [origin][: MAX_LISTED_ORIGINS - len(examples)]
 
     def count_overlong(self, origin: str) -> None:
-        """Count an overlong pair."""
         self.overlong_pairs += 1
         self.overlong_examples += [origin][: MAX_LISTED_ORIGINS - len(self.overlong_examples)]
 
     def add(self, stats: PairStats) -> None:
-        """Add the counts of further pairs."""
         for name in ("read", "kept", "overlong_pairs", "source_tokens", "target_tokens"):
             setattr(self, name, getattr(self, name) + getattr(stats, name))
         for rule, count in stats.dropped.items():
@@ -134,11 +131,10 @@ def _join_examples(examples: list[str], count: int) -> str:
 class PairEncoder:
     """Encoder of record batches of text; each process receives a copy.
 
-    Attributes:
-        tokenizer: the tokenizers of both sides
-        max_length: limit of each side in tokens with its end token; None for no limit
-        overlong_pairs: action for pairs above the limit
-        is_reversed: whether the target side of the text is the source
+    tokenizer: the tokenizers of both sides
+    max_length: limit of each side in tokens with its end token; None for no limit
+    overlong_pairs: action for pairs above the limit
+    is_reversed: whether the target side of the text is the source
     """
 
     tokenizer: PairTokenizer
@@ -148,7 +144,6 @@ class PairEncoder:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Columns of the files of pairs."""
         return build_pair_schema(max(len(self.tokenizer.source), len(self.tokenizer.target)))
 
     @cached_property

@@ -31,7 +31,6 @@ _LENGTHS_SCHEMA = pa.schema([("source", pa.int32()), ("target", pa.int32()), ("p
 
 
 def build_pair_schema(vocab_size: int) -> pa.Schema:
-    """Return the columns of a file of pairs."""
     ids = pa.list_(pa.uint16() if vocab_size <= 2**16 else pa.int32())
     return pa.schema([("source", ids), ("target", ids), ("number", pa.int64())])
 
@@ -120,7 +119,6 @@ class ListColumn:
         return values[offsets[row] : offsets[row + 1]]
 
     def lengths(self) -> Lengths:
-        """Return the number of ids of each list."""
         return np.concatenate([np.empty(0, np.int32), *(np.diff(offsets) for offsets, _ in self._parts)])
 
 
@@ -179,10 +177,8 @@ class LengthTable:
         self.pair_indices: npt.NDArray[np.uint32] = batch.column(2).values.to_numpy()
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self.pair_indices)
 
     @property
     def counts(self) -> Lengths:
-        """Return the number of pairs of each row."""
         return np.diff(self.starts)

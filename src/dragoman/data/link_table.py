@@ -28,7 +28,6 @@ def get_links_file(folder: Path, name: str) -> Path:
 
 
 def write_links(path: Path, links: Iterable[Sequence[Link]]) -> None:
-    """Write one row of links for each pair."""
     write_batches(path, _build_record_batches(iter(links)), _SCHEMA)
 
 

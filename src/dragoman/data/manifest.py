@@ -64,12 +64,10 @@ def list_input_digests(inputs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ..
 
 
 def list_prepared_files(folder: Path) -> list[str]:
-    """Return the names of the prepared files in a folder."""
     return sorted(path.name for pattern in PREPARED_FILES for path in folder.glob(pattern))
 
 
 def hash_prepared_files(folder: Path) -> dict[str, str]:
-    """Return the digest of each prepared file in a folder."""
     return {name: _hash_file(folder / name) for name in list_prepared_files(folder)}
 
 

@@ -43,7 +43,6 @@ class UserCorpus:
         return read_pairs(self.to_config(), Path(), source_language=languages[0], target_language=languages[1])
 
     def to_toml(self) -> str:
-        """Return the corpus as an inline table of TOML."""
         keys = ["file"] if len(self.files) == 1 else ["source", "target"]
         return "{ " + ", ".join(f"{key} = {_quote(path)}" for key, path in zip(keys, self.files, strict=True)) + " }"
 

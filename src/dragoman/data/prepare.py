@@ -77,11 +77,10 @@ TOKENIZER_MARKER, REQUEST_MARKER = "tokenizer-complete", "request"
 class PreparedData:
     """Prepared corpora of a recipe.
 
-    Attributes:
-        folder: the prepared folder
-        tokenizer: the tokenizers of both sides
-        pair_counts: the statistics of each direction of a corpus by name; names of validation corpora begin with `valid`
-        is_new: False if the folder was complete already
+    folder: the prepared folder
+    tokenizer: the tokenizers of both sides
+    pair_counts: the statistics of each direction of a corpus by name; names of validation corpora begin with `valid`
+    is_new: False if the folder was complete already
     """
 
     folder: Path
@@ -243,7 +242,6 @@ class CorpusBuilder:
 
     @property
     def num_workers(self) -> int:
-        """Number of worker processes."""
         return self.recipe.data.preprocessing_workers or count_cores()
 
     def read_tokenizer(self, folder: Path) -> PairTokenizer:

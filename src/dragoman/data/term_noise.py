@@ -57,8 +57,7 @@ def check_terminology(data: DataConfig, languages: LanguagePair, tokenizer: Pair
 def read_term_file(data: DataConfig, languages: LanguagePair) -> Glossary | None:
     """Return the terms of the recipe's file, or None if it names none.
 
-    Raises:
-        DataError: the file cannot be read, is no glossary, or has no terms.
+    Raises DataError: the file cannot be read, is no glossary, or has no terms.
     """
     if data.term_file is None:
         return None

@@ -246,7 +246,6 @@ def corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence
 
 
 def to_score(metric: Metric, result: Any) -> Score:
-    """Return a result of a metric of sacreBLEU as a score."""
     return Score(result.name, result.score, str(metric.get_signature()), explain_zero_bleu(result))
 
 

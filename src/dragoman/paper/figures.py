@@ -58,7 +58,6 @@ class EncoderAttention:
     weights_LHTS: FloatArray
 
     def spell_words(self) -> list[str]:
-        """Return the words as text."""
         return merge_tokens(self.tokens, self.word_indices)
 
     def token_positions(self, word: int) -> tuple[int, ...]:
@@ -86,7 +85,6 @@ class Figure:
         return f"encoder self-attention, layer {self.layer + 1} of {num_layers}, {heads}{word_text}"
 
     def to_svg(self) -> str:
-        """Draw the figure as an SVG."""
         attention = self.attention
         weights_HTS = attention.weights_LHTS[self.layer]
         return render_paper_figure(

@@ -45,12 +45,10 @@ class Symbol(NamedTuple):
 
     @property
     def is_label(self) -> bool:
-        """Return whether the symbol is a constituent."""
         return self.kind == "label"
 
     @property
     def is_tag(self) -> bool:
-        """Return whether the symbol is the tag of a word."""
         return self.kind == "tag"
 
 
@@ -101,7 +99,6 @@ class Lexicon:
         self.tags_by_suffix: dict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, word: str, symbol: Symbol) -> None:
-        """Count one occurrence of a word with a tag symbol."""
         self.symbols_by_word[word][symbol] += 1
         self.tag_counts[symbol.label] += 1
         self.symbols_by_tag[symbol.label][symbol] += 1

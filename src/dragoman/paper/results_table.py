@@ -50,7 +50,6 @@ class MeanAndStd:
 
     @classmethod
     def from_values(cls, values: Sequence[float], signature: str = "") -> MeanAndStd:
-        """Return the mean and the standard deviation of the values."""
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, signature)
 
     def __str__(self) -> str:

@@ -88,7 +88,6 @@ class RunGrid:
     recipes: Mapping[RunKey, Recipe]
 
     def get_folder(self, key: RunKey) -> Path:
-        """Return the folder of a run."""
         return Path(self.recipes[key].run)
 
     def train(

@@ -98,7 +98,6 @@ class MeasuredSweep:
         return [getattr(point, self.sweep.axis) for point in self.sweep.points]
 
     def fit_exponents(self) -> dict[str, float]:
-        """Return the exponents of time, memory and operations."""
         costs = {
             "time": self.seconds,
             "memory": [count.peak_bytes for count in self.counts],
@@ -134,7 +133,6 @@ class Table1Row:
 
     @property
     def sequential_exponent(self) -> float:
-        """Return the exponent of n in the number of sequential products."""
         return fit_exponent(PATH_LENGTHS, self.sequential_matmuls)
 
     @property
@@ -245,7 +243,6 @@ class _LayerTimer:
         self.seconds = dict.fromkeys(self._layers_and_inputs, math.inf)
 
     def run_round(self) -> None:
-        """Measure each layer and size once."""
         for key, (layer, x_BND) in self._layers_and_inputs.items():
             run_forward_backward(layer, x_BND)
             start_time = time.thread_time()

@@ -39,7 +39,6 @@ class TrainedSystem:
 
     @property
     def tokens_per_second(self) -> float:
-        """Return the target tokens for each second of training."""
         return self.target_tokens / max(self.seconds, 1e-9)
 
 
@@ -52,7 +51,6 @@ class TranslationSpeed:
 
     @property
     def tokens_per_second(self) -> float:
-        """Return the tokens for each second."""
         return self.tokens / max(self.seconds, 1e-9)
 
 
@@ -77,7 +75,6 @@ class SystemResult:
 
     @property
     def bleu(self) -> float:
-        """Return the mean BLEU over the seeds."""
         return self.mean("bleu")
 
     @property
@@ -96,7 +93,6 @@ class SystemResult:
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters."""
         return self.trained[0].parameters
 
     def find_paper_row(self, *, ensemble: bool = False) -> PaperCost | None:

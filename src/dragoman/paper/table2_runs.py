@@ -113,7 +113,6 @@ class SystemRuns:
 
     @property
     def recipes(self) -> list[Recipe]:
-        """Recipe of each seed."""
         return [recipe for (name, _), recipe in self.grid.recipes.items() if name == self.system.name]
 
     def collect(self, trained: Sequence[TrainedSystem]) -> SystemResult:

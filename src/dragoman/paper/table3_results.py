@@ -58,7 +58,6 @@ class Table3Result:
         return [getattr(trained, name) for trained in self.trained_rows]
 
     def mean(self, name: str) -> float:
-        """Return the mean of a field over the seeds."""
         return fmean(self.values(name))
 
     def std(self, metric: Metric) -> float | None:
@@ -67,12 +66,10 @@ class Table3Result:
         return stdev(values) if len(values) > 1 else None
 
     def has(self, metric: Metric) -> bool:
-        """Return whether each run has the metric."""
         return None not in self.values(metric)
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters."""
         return self.trained_rows[0].parameters
 
 

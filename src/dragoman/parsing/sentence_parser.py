@@ -59,7 +59,6 @@ class ParsedSentence:
 
     @property
     def tree(self) -> Tree | None:
-        """Tree of the best hypothesis, or None."""
         return self.repaired_trees[0].tree if self.repaired_trees else None
 
 
@@ -77,7 +76,6 @@ def fill_word_tables(model: Transformer, tokenizer: PairTokenizer) -> None:
 
 
 def get_labels(tokenizer: PairTokenizer) -> TreeLabels:
-    """Return the target vocabulary of a parser."""
     assert isinstance(tokenizer.target, TreeLabels), "a translator, not a parser"
     return tokenizer.target
 

@@ -88,7 +88,6 @@ class TreeLabels:
     reserved_ids: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        """Return the number of ids."""
         return len(self.tokens)
 
     @property
@@ -114,7 +113,6 @@ class TreeLabels:
         return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
 
     def normalize(self, tree: Tree) -> Tree:
-        """Return the simplified tree that the parser is trained on."""
         return normalize_tree(tree, function_tags=self.function_tags, traces=self.traces)
 
     def describe(self) -> str:
@@ -157,8 +155,7 @@ class TreeLabels:
             tree: a tree that `normalize` returned
             unknown_counts: receives the counts of unknown labels
 
-        Raises:
-            DataError: the linearization cannot express the tree.
+        Raises DataError: the linearization cannot express the tree.
         """
         tags = iter(get_leaves(tree))
         ids: list[int] = []
@@ -202,15 +199,12 @@ class TreeLabels:
         return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the tokens of ids, separated by spaces."""
         return " ".join(self.ids_to_pieces(ids))
 
     def piece_to_id(self, piece: str) -> int | None:
-        """Return the id of a token, or None."""
         return UNKNOWN_ID if piece == SPECIAL_PIECES[UNKNOWN_ID] else self._ids.get(piece)
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the tokens of ids."""
         return [self.tokens[index] for index in ids]
 
 

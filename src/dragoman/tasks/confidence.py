@@ -69,11 +69,10 @@ class SignalQuantiles:
 
     A signal that depends on the length is standardized within buckets of sources of similar length.
 
-    Attributes:
-        max_source_tokens: longest source of each bucket but the last
-        means: mean of the signal in each bucket
-        deviations: standard deviation of the signal in each bucket
-        quantiles: quantiles of the standardized signal at `QUANTILE_LEVELS`
+    max_source_tokens: longest source of each bucket but the last
+    means: mean of the signal in each bucket
+    deviations: standard deviation of the signal in each bucket
+    quantiles: quantiles of the standardized signal at `QUANTILE_LEVELS`
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
@@ -112,13 +111,12 @@ class SignalQuantiles:
 class ConfidenceCalibration:
     """Distributions of all signals over the calibration set.
 
-    Attributes:
-        sentences: number of translations in the calibration set
-        mean_log_prob: mean log-probability, regardless of the length
-        min_log_prob: lowest log-probability
-        coverage: attention that the words of the source receive
-        combined: quantiles of the combined rank at `QUANTILE_LEVELS`
-        chrf_correlation: Spearman's rank correlation of the confidence with sentence chrF, on the calibration set itself
+    sentences: number of translations in the calibration set
+    mean_log_prob: mean log-probability, regardless of the length
+    min_log_prob: lowest log-probability
+    coverage: attention that the words of the source receive
+    combined: quantiles of the combined rank at `QUANTILE_LEVELS`
+    chrf_correlation: Spearman's rank correlation of the confidence with sentence chrF, on the calibration set itself
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}

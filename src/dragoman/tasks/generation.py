@@ -386,7 +386,6 @@ class VocabularyMap:
         return tuple(self.local_ids[token] for token in tokens if token in self.local_ids)
 
     def map_constraints(self, constraints: SentenceConstraints) -> SentenceConstraints:
-        """Return the same constraints in token numbers."""
         return replace(
             constraints,
             prefix=self.to_local_ids(constraints.prefix),
@@ -396,5 +395,4 @@ class VocabularyMap:
         )
 
     def restore_hypothesis(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Return the same hypothesis in ids of the whole vocabulary."""
         return replace(hypothesis, tokens=tuple(self.token_ids[token] for token in hypothesis.tokens))

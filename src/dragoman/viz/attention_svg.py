@@ -104,7 +104,6 @@ def describe_selection(explanation: Explanation, kind: AttentionKind) -> str:
 
 
 def render_heading(title: str, subtitle: str, width: float) -> list[str]:
-    """Return the labels of title and subtitle."""
     return [
         render_label(truncate_text(title, width - 2 * MARGIN, 15), MARGIN, 20, 15, css_class="ink bold"),
         render_label(truncate_text(subtitle, width - 2 * MARGIN, 12), MARGIN, 37, 12, css_class="muted"),
@@ -125,7 +124,6 @@ class LineViewLayout:
 
     @staticmethod
     def from_tokens(query_tokens: Sequence[str], key_tokens: Sequence[str], num_heads: int) -> LineViewLayout:
-        """Return the layout for these tokens and this number of heads."""
         boxes_width = min(_BOX_WIDTH * num_heads, _MAX_BOXES_WIDTH)
         label_widths = [
             max(_MIN_LABEL_WIDTH, *(estimate_text_width(_shorten_token(token), FONT_SIZE) for token in tokens))
@@ -143,7 +141,6 @@ def _shorten_token(token: str) -> str:
 
 
 def compute_row_center(row: int, height: float = ROW_HEIGHT) -> float:
-    """Return the y of the middle of a row of tokens with this height."""
     return _HEADING_HEIGHT + 34 + height * (row + 0.5)
 
 
@@ -409,7 +406,6 @@ def _render_softmax_rows(explanation: Explanation, kind: AttentionKind, row: int
 
 
 def render_bar(x: float, y: float, width: float, height: float, *, opacity: float = 1.0) -> str:
-    """Return a filled box."""
     attributes = format_attributes(x=x, y=y, width=width, height=height)
     return f'<rect class="cell" fill-opacity="{format_number(opacity)}" {attributes}/>'
 

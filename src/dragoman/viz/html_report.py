@@ -23,7 +23,6 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-
 
 
 def build_css_variables(color_scheme: ColorScheme, **further_colors: str) -> str:
-    """Return the rule that defines the colors as CSS variables."""
     colors = {**color_scheme._asdict(), **further_colors}
     return ":root{" + ";".join(f"--{name}:{color}" for name, color in colors.items()) + "}"
 

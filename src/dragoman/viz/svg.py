@@ -98,13 +98,11 @@ def format_attributes(**values: float) -> str:
 
 
 def box_path(x: float, y: float, width: float, height: float) -> str:
-    """Return the path of a rectangle."""
     w, h = format_number(width), format_number(height)
     return f"M{format_number(x)} {format_number(y)}h{w}v{h}h-{w}z"
 
 
 def line_path(x: float, y: float, end_x: float, end_y: float) -> str:
-    """Return the path of a straight line."""
     return f"M{format_number(x)} {format_number(y)}L{format_number(end_x)} {format_number(end_y)}"
 
 

@@ -89,7 +89,6 @@ def _render_cells(
 
 
 def _compute_levels(brackets: Sequence[tuple[str, int, int]]) -> list[int]:
-    """Return the number of brackets around each bracket."""
     levels: list[int] = []
     open_ends: list[int] = []
     for _, start, end in brackets:

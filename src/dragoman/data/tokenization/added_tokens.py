@@ -23,13 +23,12 @@ word is split by itself, and spaces of all kinds only divide words."""
 class AddedToken:
     """Token that text holds and that is never split.
 
-    Attributes:
-        text: the token
-        id: its id in the vocabulary
-        special: the token is left out of decoded text
-        lstrip, rstrip: the token includes the spaces before or behind it
-        single_word: the token counts only where no word touches it
-        normalized: the token is found after the normalization of the text, with the rules of `tokenizers`
+    text: the token
+    id: its id in the vocabulary
+    special: the token is left out of decoded text
+    lstrip, rstrip: the token includes the spaces before or behind it
+    single_word: the token counts only where no word touches it
+    normalized: the token is found after the normalization of the text, with the rules of `tokenizers`
     """
 
     text: str

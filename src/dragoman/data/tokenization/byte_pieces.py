@@ -23,7 +23,6 @@ class ByteScheme:
     unknown_piece: ClassVar[str] = SPECIAL_PIECES[UNKNOWN_ID]
 
     def split(self, text: str) -> list[str]:
-        """Return the token of each byte."""
         return [BYTE_TOKENS[byte] for byte in text.encode()]
 
     def join(self, tokens: Sequence[str]) -> str:

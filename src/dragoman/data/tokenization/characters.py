@@ -18,7 +18,6 @@ class CharacterScheme:
     unknown_piece: ClassVar[str] = SPECIAL_PIECES[UNKNOWN_ID]
 
     def split(self, text: str) -> list[str]:
-        """Return the characters, with ▁ for spaces."""
         return list(re.sub(f"[ {METASPACE}]+", METASPACE, text).strip(METASPACE))
 
     def join(self, tokens: Sequence[str]) -> str:
@@ -26,5 +25,4 @@ class CharacterScheme:
         return join_bytes(tokens).replace(METASPACE, " ")
 
     def to_piece(self, token: str) -> str:
-        """Return the token, which is its own piece."""
         return token

@@ -18,8 +18,7 @@ def add_extra_tokens(tokenizer: PairTokenizer, tokens: Sequence[str]) -> PairTok
 
     All other text keeps its ids.
 
-    Raises:
-        RecipeError: a token is an ordinary piece already, or the tokenizer is not a SentencePiece model.
+    Raises RecipeError: a token is an ordinary piece already, or the tokenizer is not a SentencePiece model.
     """
     if not tokens:
         return tokenizer

@@ -49,7 +49,6 @@ class GraphemeNormalizer:
         self._look_up = lru_cache(maxsize=MAX_ENTRIES)(self._search)
 
     def normalize(self, text: str) -> str:
-        """Return the normalized text."""
         graphemes, joining = _compile_graphemes()
         if joining.search(text) is None:
             return self._normalize(text)

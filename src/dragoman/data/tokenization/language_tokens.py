@@ -25,14 +25,13 @@ class PieceTable(Protocol):
 class LanguageTokens:
     """Languages of a model of many languages, and the tokens that stand for them.
 
-    Attributes:
-        pattern: pattern of a token, with {} for the language
-        placement: `source`: each source begins with the token of the target language. `both`: it begins with that of the source
-            language, and the decoder reads that of the target language before its output
-        source_language, target_language: codes of the chosen languages; empty if none is chosen
-        codes: codes of all languages; empty if they are not known, so that every piece of the pattern is a language
-        pairs: pairs of languages that the model was trained on; empty if they are not known, so that it serves all
-        text_may_choose: whether a token at the start of a text chooses the target language, as in OPUS-MT
+    pattern: pattern of a token, with {} for the language
+    placement: `source`: each source begins with the token of the target language. `both`: it begins with that of the source
+        language, and the decoder reads that of the target language before its output
+    source_language, target_language: codes of the chosen languages; empty if none is chosen
+    codes: codes of all languages; empty if they are not known, so that every piece of the pattern is a language
+    pairs: pairs of languages that the model was trained on; empty if they are not known, so that it serves all
+    text_may_choose: whether a token at the start of a text chooses the target language, as in OPUS-MT
     """
 
     pattern: str
@@ -69,8 +68,7 @@ class LanguageTokens:
     def _find_pair(self, source_language: str, target_language: str) -> tuple[str, str]:
         """Return the pair with these languages; an empty code fits all. An open source language stays empty if none is read.
 
-        Raises:
-            RecipeError: no pair fits, or several do.
+        Raises RecipeError: no pair fits, or several do.
         """
         fitting = [pair for pair in self.pairs if source_language in ("", pair[0]) and target_language in ("", pair[1])]
         targets = {target for _, target in fitting}
@@ -93,8 +91,7 @@ class LanguageTokens:
 
         A token at the start of the text wins over the chosen language, if the pattern has marks on both sides of the language.
 
-        Raises:
-            DataError: no language of the model is chosen, and the text names none.
+        Raises DataError: no language of the model is chosen, and the text names none.
         """
         if self.placement == "source" and (token := self.find_token(pieces, text)):
             return token, text[len(token) :]
@@ -149,7 +146,6 @@ class LanguageTokens:
 
 
 def format_pairs(pairs: Sequence[tuple[str, str]]) -> str:
-    """Return pairs of languages for a message."""
     ending = ", …" if len(pairs) > MAX_LISTED_LANGUAGES else ""
     return ", ".join(f"{source or '?'} → {target or '?'}" for source, target in pairs[:MAX_LISTED_LANGUAGES]) + ending
 

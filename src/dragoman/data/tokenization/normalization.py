@@ -23,7 +23,6 @@ _ERRORS_ONLY = 2
 
 
 def normalize(text: str, normalization: Normalization) -> str:
-    """Return the text after Unicode normalization."""
     return text if normalization == "identity" else str(_build_normalizer(normalization).normalize(text))
 
 

@@ -65,13 +65,11 @@ class PairTokenizer:
         self._read_characters: dict[str, bool] = {}
 
     def replace(self, **changes: Any) -> PairTokenizer:
-        """Return the tokenizers with other arguments."""
         names = ("source", "target", "append_source_eos", "languages", "prepend_bos", "source_prefix")
         return PairTokenizer(**{name: getattr(self, name) for name in names} | changes)
 
     @property
     def is_joint(self) -> bool:
-        """Return whether both sides are one tokenizer."""
         return self.source is self.target
 
     @property
@@ -138,7 +136,6 @@ class PairTokenizer:
         return self.num_language_tokens, num_target
 
     def with_languages(self, languages: LanguageTokens | None) -> PairTokenizer:
-        """Return the same tokenizers with other languages."""
         return self.replace(languages=languages)
 
     def select_languages(
@@ -146,9 +143,8 @@ class PairTokenizer:
     ) -> PairTokenizer:
         """Return the same tokenizers for these languages of a model of many; None keeps the present choice.
 
-        Raises:
-            RecipeError: the model does not have the language or the pair, or has no language tokens. With zero_shot, it need
-                not have the pair.
+        Raises RecipeError: the model does not have the language or the pair, or has no language tokens. With zero_shot, it need
+            not have the pair.
         """
         if source_language is None and target_language is None:
             return self
@@ -163,8 +159,7 @@ class PairTokenizer:
     def encode_source(self, text: str) -> list[int]:
         """Return the ids that the encoder reads, with the language token of a model of many languages.
 
-        Raises:
-            DataError: half of a surrogate pair, or a text without a language, if the model has many.
+        Raises DataError: half of a surrogate pair, or a text without a language, if the model has many.
         """
         prefix: list[int] = []
         if text.strip():
@@ -177,7 +172,6 @@ class PairTokenizer:
 
     @cached_property
     def _prefix_ids(self) -> list[int]:
-        """Ids of the text before each source."""
         return self.source.encode(self.source_prefix) if self.source_prefix else []
 
     def get_source_pieces(self, source: Sequence[int]) -> list[str]:
@@ -351,8 +345,7 @@ def import_tokenizer(
 
     A joint model gets the tokens of those languages that it has no token for.
 
-    Raises:
-        DataError, BundleError, RecipeError: see `import_sentencepiece`.
+    Raises DataError, BundleError, RecipeError: see `import_sentencepiece`.
     """
     assert config.model_file is not None
     source = add_language_tokens(
@@ -419,8 +412,7 @@ def train_one_side(
 ) -> SentencePieceTokenizer | TokenListTokenizer:
     """Train the tokenizer of one side; the source stands for both sides of a joint tokenizer.
 
-    Raises:
-        DataError, RecipeError: see `train_sentencepiece`, `train_word_pieces`, `build_token_list` and `add_reserved_tokens`.
+    Raises DataError, RecipeError: see `train_sentencepiece`, `train_word_pieces`, `build_token_list` and `add_reserved_tokens`.
     """
     key, vocab_size = "tokenizer.vocab_size", config.vocab_size
     if side == "target" and config.target_vocab_size is not None:

@@ -40,10 +40,9 @@ WHITESPACE = re.compile(r"[^\S\x1c-\x1f]+")
 class PieceList:
     """Content of the file of a vocabulary.
 
-    Attributes:
-        pieces: the pieces by id; the first four are padding, unknown, begin and end
-        added: tokens that are found in a text before it is split into pieces
-        rules: program whose rules split a text at the added tokens
+    pieces: the pieces by id; the first four are padding, unknown, begin and end
+    added: tokens that are found in a text before it is split into pieces
+    rules: program whose rules split a text at the added tokens
     """
 
     pieces: tuple[str, ...]
@@ -106,7 +105,6 @@ class PieceVocabulary:
 
     @property
     def added(self) -> tuple[AddedToken, ...]:
-        """Return the added tokens."""
         return self.piece_list.added
 
     @property
@@ -115,7 +113,6 @@ class PieceVocabulary:
         return self.piece_list.serialize()
 
     def __len__(self) -> int:
-        """Return the number of pieces."""
         return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
@@ -163,7 +160,6 @@ class PieceVocabulary:
 
     @cached_property
     def _model_ids(self) -> list[int]:
-        """Id of each piece of the SentencePiece model."""
         processor = self._processor
         names: list[str] = processor.id_to_piece(list(range(processor.get_piece_size())))
         ids = [self._text_ids.get(name, UNKNOWN_ID) for name in names]
@@ -230,7 +226,6 @@ class PieceVocabulary:
         return self._ids.get(piece)
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of ids."""
         return [self.pieces[index] for index in ids]
 
     @cached_property

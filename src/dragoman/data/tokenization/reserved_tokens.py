@@ -36,8 +36,7 @@ def add_language_tokens(tokenizer: TokenizerT, config: TokenizerConfig, language
 def add_reserved_tokens(tokenizer: TokenizerT, config: TokenizerConfig, languages: Sequence[str]) -> TokenizerT:
     """Return a new tokenizer with its reserved tokens.
 
-    Raises:
-        RecipeError: there are more languages than reserved tokens, or a piece of the text has the name of a language token.
+    Raises RecipeError: there are more languages than reserved tokens, or a piece of the text has the name of a language token.
     """
     tokens = list_reserved_tokens(config, languages)
     try:
@@ -53,8 +52,7 @@ def add_reserved_tokens(tokenizer: TokenizerT, config: TokenizerConfig, language
 def list_reserved_tokens(config: TokenizerConfig, languages: Sequence[str]) -> list[str]:
     """Return the reserved tokens of a new vocabulary by id: the free ones, then those of the languages.
 
-    Raises:
-        RecipeError: there are more languages than reserved tokens.
+    Raises RecipeError: there are more languages than reserved tokens.
     """
     tokens = [config.format_language_token(language) for language in languages]
     if len(tokens) > config.reserved_tokens:

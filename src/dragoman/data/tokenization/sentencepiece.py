@@ -73,7 +73,6 @@ class SentencePieceTokenizer:
         return {name: value for name, value in self.__dict__.items() if name not in ("_sampler", "_continuing_processor")}
 
     def __len__(self) -> int:
-        """Return the number of pieces."""
         return int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
@@ -126,7 +125,6 @@ class SentencePieceTokenizer:
         return piece_id if self._processor.id_to_piece(piece_id) == piece else None
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of ids."""
         try:
             return [self._piece_cache[index] for index in ids]
         except KeyError:
@@ -143,7 +141,6 @@ class SentencePieceTokenizer:
         return SentencePieceTokenizer(insert_control_pieces(self.serialized_model, tokens), lowercase=self.lowercase)
 
     def with_normalization(self, normalization: Normalization) -> SentencePieceTokenizer:
-        """Return a tokenizer with the same pieces and another Unicode normalization."""
         rule = replace_normalization(self.serialized_model, _RULE_NAMES[normalization], serialize_rule(normalization))
         return SentencePieceTokenizer(rule, lowercase=self.lowercase)
 

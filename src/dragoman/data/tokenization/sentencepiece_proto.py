@@ -49,8 +49,7 @@ def renumber_special_pieces(model: bytes) -> bytes:
 
     The segmentation of text stays the same.
 
-    Raises:
-        ValueError: an ordinary piece has such a name, or the bytes are not such a message.
+    Raises ValueError: an ordinary piece has such a name, or the bytes are not such a message.
     """
     records = [(_parse_piece(value), record) for number, value, record in _iter_fields(model) if number == _PIECES_FIELD]
     spec_values = {number: value for number, value, _ in _iter_fields(_read_trainer_spec(model))}
@@ -87,8 +86,7 @@ def insert_control_pieces(model: bytes, texts: Sequence[str]) -> bytes:
 
     The segmentation of text stays the same.
 
-    Raises:
-        ValueError: a piece has such a name already, or the bytes are not such a message.
+    Raises ValueError: a piece has such a name already, or the bytes are not such a message.
     """
     names = {piece.text for piece in read_pieces(model)}
     if known := next((text for text in texts if text in names), None):
@@ -238,14 +236,12 @@ def _read_varint(message: bytes, offset: int) -> tuple[int, int]:
 
 
 def _encode_field(number: int, value: int | bytes) -> bytes:
-    """Return the bytes of a field."""
     if isinstance(value, int):
         return encode_varint(number << 3) + encode_varint(value)
     return encode_varint(number << 3 | 2) + encode_varint(len(value)) + value
 
 
 def _encode_float(number: int, value: float) -> bytes:
-    """Return the bytes of a field with a float32."""
     return encode_varint(number << 3 | 5) + struct.pack("<f", value)
 
 

@@ -100,7 +100,6 @@ class TokenListTokenizer:
         return isinstance(scheme, ByteScheme | CharacterScheme) and all(token in self._ids for token in BYTE_TOKENS)
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
@@ -168,7 +167,6 @@ class TokenListTokenizer:
 
     @cached_property
     def _added_texts(self) -> dict[int, str]:
-        """Texts of the added tokens by id."""
         return {token.id: token.text for token in self.added if token.id not in SPECIAL_IDS}
 
     def piece_to_id(self, piece: str) -> int | None:
@@ -201,7 +199,6 @@ class TokenListTokenizer:
         return self._copy([*tokens, *self._reserved_tokens], self.normalization)
 
     def with_normalization(self, normalization: Normalization) -> TokenListTokenizer:
-        """Return a tokenizer with the same tokens and another Unicode normalization."""
         return self._copy(self._reserved_tokens, normalization)
 
     def _copy(self, reserved: Sequence[str], normalization: Normalization) -> TokenListTokenizer:

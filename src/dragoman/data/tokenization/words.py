@@ -16,13 +16,10 @@ class WordScheme:
     unknown_piece: ClassVar[str] = METASPACE + SPECIAL_PIECES[UNKNOWN_ID]
 
     def split(self, text: str) -> list[str]:
-        """Return the words."""
         return text.split()
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Return the words as one line."""
         return " ".join(tokens)
 
     def to_piece(self, token: str) -> str:
-        """Return the word with ▁ before it."""
         return METASPACE + token

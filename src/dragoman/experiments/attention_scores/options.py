@@ -20,7 +20,6 @@ class AttentionScoreOptions(ModelExtension):
     """Score of a query and a key: q·k / √d_k (section 3.2.1); q·k; v·tanh(q + k) (Bahdanau); or q·W·k (Luong)."""
 
     def change_parts(self, parts: ModelParts, config: ModelConfig) -> ModelParts:
-        """Return the parts with an attention that has this score."""
         from dragoman.experiments.attention_scores.scores import ScoredAttention
 
         def build_attention(config: ModelConfig) -> ScoredAttention:
@@ -38,7 +37,6 @@ class AttentionScoreOptions(ModelExtension):
         return replace(parts, attention=build_attention)
 
     def build_score(self, config: ModelConfig) -> AttentionScore:
-        """Return the score with initial weights."""
         from dragoman.experiments.attention_scores.scores import AdditiveScore, DotScore, MultiplicativeScore
 
         match self.attention_score:
@@ -50,7 +48,6 @@ class AttentionScoreOptions(ModelExtension):
                 return DotScore()
 
     def change_macs(self, macs: LayerMacs, config: ModelConfig) -> LayerMacs:
-        """Return the operations with those of the products with W."""
         keys = config.num_heads * config.key_width
         return replace(macs, query=keys * config.key_width) if self.attention_score == "multiplicative" else macs
 

@@ -67,7 +67,6 @@ class CompiledCtc:
         return InferenceModel(refuse, refuse, NUMPY, self.transformer.weights.max_positions, own_search=CtcSearch(self.predict))
 
     def restrict_output(self, vocab_ids_W: NDArray[np.int64]) -> CompiledCtc:
-        """Return this model with these output words only."""
         return replace(self, transformer=self.transformer.restrict_output(vocab_ids_W))
 
     def predict(self, source_BS: NDArray[np.int64], suppressed: Sequence[int], count: int) -> list[FramePredictions]:

@@ -117,7 +117,6 @@ class CtcOptions(ModelExtension):
                 raise ValueError(f"decoding.{message}")
 
     def change_parts(self, parts: ModelParts, config: ModelConfig) -> ModelParts:
-        """Return the parts with a CTC decoder."""
         from dragoman.experiments.ctc.decoder import CtcDecoder
         from dragoman.model.parts import build_decoder_layers
         from dragoman.model.rotary_positions import build_rotary_positions
@@ -136,7 +135,6 @@ class CtcOptions(ModelExtension):
         return replace(parts, decoder=build_decoder)
 
     def change_loss(self, loss: LossFunction, training: TrainingConfig) -> LossFunction:
-        """Return the CTC loss."""
         from dragoman.experiments.ctc.loss import ctc_loss
 
         return ctc_loss
@@ -147,13 +145,11 @@ class CtcOptions(ModelExtension):
         return self.decoder == "ctc" and self.ctc_cross_attention == "all"
 
     def list_shapes(self, config: ModelConfig, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Return the names and shapes of the weights, with those of the upsampling."""
         from dragoman.experiments.ctc.compiled import list_ctc_shapes
 
         return list_ctc_shapes(config, self.ctc_upsampling, shapes)
 
     def compile(self, weights: ModelWeights, precision: CompiledPrecision) -> CompiledCtc:
-        """Return the model for the compiled back end."""
         from dragoman.experiments.ctc.compiled import compile_ctc
 
         return compile_ctc(weights, self.ctc_upsampling, precision)

@@ -121,7 +121,6 @@ def extend_prefixes(
 
 
 def build_hypothesis(prefix: Prefix, *, allow_repetition: bool, settings: SearchSettings) -> Hypothesis:
-    """Return a prefix as the whole output."""
     nodes: list[Prefix] = []
     node, total = prefix, prefix.total
     while node.parent is not None:
@@ -141,7 +140,6 @@ def build_hypothesis(prefix: Prefix, *, allow_repetition: bool, settings: Search
 
 
 def add_logs(left: float, right: float) -> float:
-    """Return log(exp left + exp right)."""
     if left < right:
         left, right = right, left
     return left if right == NEG_INF else left + math.log1p(math.exp(right - left))

@@ -71,7 +71,6 @@ class Skip(nn.Module):
     """Residual connection of a layer without a feed-forward network, which passes x on."""
 
     def sublayer_input(self, x_BTD: Tensor) -> Tensor:
-        """Return x."""
         return x_BTD
 
     def forward(self, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:

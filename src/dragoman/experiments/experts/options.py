@@ -65,14 +65,12 @@ class ExpertsOptions(ModelExtension):
             pass_token_masks(model.decoder)
 
     def change_loss(self, loss: LossFunction, training: TrainingConfig) -> LossFunction:
-        """Return the loss with the load-balancing loss of the mixtures."""
         from dragoman.experiments.experts.loss import add_load_balancing
 
         weight = training.get_extension(LoadBalancingOptions).load_balancing_weight
         return add_load_balancing(loss, weight) if self.feed_forward == "moe" and weight else loss
 
     def change_macs(self, macs: LayerMacs, config: ModelConfig) -> LayerMacs:
-        """Return the operations with those of the gates and the active experts."""
         match self.feed_forward:
             case "moe":
                 active_macs = self.experts_per_token * macs.feed_forward

@@ -64,7 +64,6 @@ class FrontendOptions(ModelExtension):
                 raise ValueError(f"model.array_frontend = {self.array_frontend!r} with {message}")
 
     def read_source(self, source: str) -> str:
-        """Return the array of a file as text."""
         return self.read_file(Path(source))
 
     def read_file(self, path: Path, *, speed: float = 1.0) -> str:

@@ -17,7 +17,6 @@ class MixerArchitecture(MixerOptions):
     """Layers in the place of self-attention, by the keys of `MixerOptions`."""
 
     def change_parts(self, parts: ModelParts, config: ModelConfig) -> ModelParts:
-        """Return the parts with stacks of these layers."""
         from dragoman.experiments.mixers.build import build_decoder, build_encoder
 
         if self.encoder_mixer != "attention":
@@ -25,7 +24,6 @@ class MixerArchitecture(MixerOptions):
         return replace(parts, decoder=build_decoder) if self.decoder_mixer != "attention" else parts
 
     def change_macs(self, macs: LayerMacs, config: ModelConfig) -> LayerMacs:
-        """Return the operations with those of these layers."""
         from dragoman.experiments.mixers.macs import count_layer_macs
 
         return count_layer_macs(macs, self, config)

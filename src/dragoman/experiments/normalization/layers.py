@@ -75,7 +75,6 @@ class ScaledPostNorm(nn.Module):
         self.scale = scale
 
     def sublayer_input(self, x_BTD: Tensor) -> Tensor:
-        """Return x, the input of the sublayer."""
         return x_BTD
 
     def forward(self, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:

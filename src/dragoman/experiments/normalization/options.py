@@ -39,7 +39,6 @@ class NormalizationOptions(ModelExtension):
             raise ValueError("training.parallel = 'fsdp' is not for model.normalization = 'batch': set parallel = 'ddp'")
 
     def change_parts(self, parts: ModelParts, config: ModelConfig) -> ModelParts:
-        """Return the parts with this normalization and these residual connections."""
         from torch import nn
 
         from dragoman.experiments.normalization.layers import (

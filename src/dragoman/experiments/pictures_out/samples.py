@@ -40,7 +40,6 @@ class PictureScores:
     invalid: int
 
     def to_dict(self) -> dict[str, float]:
-        """Return the scores for JSON."""
         return asdict(self)
 
 

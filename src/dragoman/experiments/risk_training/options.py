@@ -59,7 +59,6 @@ class RiskTrainingOptions(LossExtension):
                 raise ValueError(f"training.sequence_loss{message}")
 
     def change_loss(self, loss: LossFunction, context: LossContext) -> LossFunction:
-        """Return the risk of the outputs and the loss of the references."""
         from functools import partial
 
         from dragoman.experiments.risk_training.candidates import SequenceLossSettings

@@ -60,7 +60,6 @@ class _Diagram:
             self.parts.append(render_label(line, x, line_y, _SIZE, css_class="in-box", anchor="middle"))
 
     def add_text(self, text: str, x: float, y: float, anchor: str = "middle") -> None:
-        """Add text, whose base line is at y."""
         self.parts.append(render_label(text, x, y, _SIZE, css_class="ink", anchor=anchor))
 
     def add_arrow(self, *points: Point) -> None:
@@ -74,7 +73,6 @@ class _Diagram:
         self.parts += [f'<path class="arrow" d="{path}"/>', f'<path class="tip" d="{tip_path}"/>']
 
     def render(self, width: float, height: float, lesson: str) -> str:
-        """Return the drawing with its lesson below as an SVG."""
         return render_lesson(
             "dragoman-figure", self.parts, width=width, height=height, title=self.title, lesson=lesson, rules=(_LIGHT, _DARK)
         )

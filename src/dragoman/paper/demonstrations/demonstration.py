@@ -27,7 +27,6 @@ class Demonstration:
     notes: Sequence[str] = ()
 
     def describe(self) -> dict[str, object]:
-        """Return the table for JSON."""
         rows = [dict(zip(self.header, row, strict=True)) for row in self.rows]
         return {"title": self.title, "lesson": self.lesson, "rows": rows, "notes": self.notes}
 

@@ -23,7 +23,6 @@ class SeedScores:
 
     @property
     def mean(self) -> float:
-        """Return the mean over the seeds."""
         return fmean(self.values)
 
     @property

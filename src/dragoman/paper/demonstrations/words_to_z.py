@@ -39,7 +39,6 @@ class Equation:
 
     @property
     def result(self) -> Tensor:
-        """Return the last matrix."""
         last = self.parts[-1]
         assert not isinstance(last, str)
         return last[1]
@@ -72,7 +71,6 @@ def _build_attention() -> Attention:
 
 @torch.no_grad()
 def compute_steps() -> list[Equation]:
-    """Return the equations from the words to z, in order."""
     weight_VD = torch.tensor(_EMBEDDINGS, dtype=torch.float32)
     embedding, attention = _build_embedding(weight_VD), _build_attention()
     x_BTD = embedding(torch.tensor([[1, 2]]))

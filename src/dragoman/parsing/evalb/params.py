@@ -32,7 +32,6 @@ class EvalbParams:
 
 
 def symmetric_pairs(pairs: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-    """Return the pairs in both orders."""
     return frozenset(pair for a, b in pairs for pair in ((a, b), (b, a)))
 
 

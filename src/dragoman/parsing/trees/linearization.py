@@ -36,12 +36,10 @@ class Action(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Return whether the token opens a bracket."""
         return self.kind == "open"
 
     @property
     def is_close(self) -> bool:
-        """Return whether the token closes a bracket."""
         return self.kind == "close"
 
 
@@ -69,12 +67,10 @@ class BracketLinearization:
     name: Literal["typed", "topdown"]
 
     def linearize(self, tree: Tree) -> list[str]:
-        """Return the tokens of a tree."""
         templates = {"open": "({}", "leaf": XX, "close": "){}" if self.name == "typed" else ")"}
         return [templates[kind].format(label) for kind, label, _ in iter_events(tree)]
 
     def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
-        """Return the action of each token."""
         return [self._parse_action(token) for token in tokens]
 
     def _parse_action(self, token: str) -> Action:
@@ -120,7 +116,6 @@ class Tensor2TensorLinearization:
         return tokens
 
     def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
-        """Return the action of each token."""
         brackets = self.constituents.union(token[1:] for token in tokens if token.startswith("/"))
         return [self._parse_action(token, brackets) for token in tokens]
 

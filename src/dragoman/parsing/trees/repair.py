@@ -111,11 +111,9 @@ class _TreeBuilder:
         self.repairs: list[Repair] = []
 
     def record(self, kind: RepairKind, token_index: int, text: str) -> None:
-        """Append a repair."""
         self.repairs.append(Repair(kind, token_index, text))
 
     def open_bracket(self, label: str) -> None:
-        """Open a bracket."""
         self.open_nodes.append(_OpenNode(label))
         self.open_labels[label] += 1
 

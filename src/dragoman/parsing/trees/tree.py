@@ -22,7 +22,6 @@ class TreeEvent(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Return whether a bracket opens."""
         return self.kind == "open"
 
 
@@ -53,7 +52,6 @@ class Tree:
 
     @property
     def is_preterminal(self) -> bool:
-        """Return whether the tree is a tagged word."""
         return len(self.children) == 1 and isinstance(self.children[0], str)
 
     def __eq__(self, other: object) -> bool:
