@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dragoman.cleaning import filters
+from dragoman.cleaning.cleaned_corpus import FilterPipeline
 from dragoman.cleaning.cleaning_report import TABLE_HEADER, find_warnings, format_rows, render_cleaning_report
 from dragoman.cleaning.decontamination import EvaluationTexts
 from dragoman.cleaning.deduplication import Digests, DuplicateFinder
-from dragoman.cleaning.enabled_filters import FILTER_KEYS, FILTER_ORDER, PairFilter, build_filters
+from dragoman.cleaning.enabled_filters import FILTER_KEYS, FILTER_ORDER, PairFilter
 from dragoman.cleaning.language_id import make_language_filter, make_script_filter
 from dragoman.cleaning.statistics import MAX_EXAMPLE_CHARACTERS, MAX_EXAMPLES, CleaningStats, FilterStats, apply_filters
 from dragoman.config import CleaningConfig, FilterName
@@ -52,13 +53,7 @@ def read_corpus(name: str, split: str = "train") -> list[Pair]:
 
 def make_filters(config: CleaningConfig = ALL, *skipped: str, source: str = "en", target: str = "de") -> list[PairFilter]:
     evaluation = EvaluationTexts.from_pairs([Pair("Where is the library?", "Wo ist die Bibliothek?")])
-    return build_filters(
-        config,
-        source_language=source,
-        target_language=target,
-        evaluation=evaluation,
-        skip_filters=skipped,  # type: ignore[arg-type]
-    )
+    return FilterPipeline(config, source, target, evaluation, skipped).filters  # type: ignore[arg-type]
 
 
 # Enabled filters
@@ -100,14 +95,12 @@ def test_missing_language_is_refused(subtests: pytest.Subtests) -> None:
     ]
     for settings, languages, code, name in cases:
         with subtests.test(settings=settings, languages=languages, code=code, name=name), raises_code(code, name):
-            build_filters(
-                CleaningConfig(**settings), source_language=languages[0], target_language=languages[1], evaluation=None
-            )
+            _ = FilterPipeline(CleaningConfig(**settings), *languages).filters
 
 
 def test_overlap_filter_needs_evaluation_data() -> None:
     with raises_code("missing-key", "data.valid", "data.test"):
-        build_filters(CleaningConfig(eval_overlap=True), source_language="", target_language="", evaluation=None)
+        _ = FilterPipeline(CleaningConfig(eval_overlap=True)).filters
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,11 @@ from dragoman.paper.budget import Budget, parse_budget
 from dragoman.paper.commands.outputs import describe_table3
 from dragoman.paper.differences import PAPER_ITEMS, find_differences
 from dragoman.paper.flop_counter import count_operations, count_sequential_matmuls, find_path_length
+from dragoman.paper.run_grid import read_row_scores
 from dragoman.paper.table1 import LayerSize, Sweep, draw_table1, measure_table1
 from dragoman.paper.table1_layers import LAYER_KINDS, LayerKind, build_layer
 from dragoman.paper.table2 import PAPER_COSTS, add_bleu_scores, compute_run_cost, estimate_paper_flops
-from dragoman.paper.table3 import read_trained_row, train_table3
+from dragoman.paper.table3 import train_table3
 from dragoman.paper.table3_results import Ordering, Table3, Table3Result, TrainedRow, draw_table3
 from dragoman.paper.table3_rows import (
     MODEL_SCALES,
@@ -474,10 +475,10 @@ def test_rows_are_compared_over_one_text(plain: Recipe, corpus: Path, tmp_path: 
 def test_minutes_of_only_one_step_are_an_error() -> None:
     report = {"seconds": 30.0, "steps": 1, "valid": {"perplexity": 9.0}, "bleu": 1.0, "parameters": 5}
     with pytest.raises(RecipeError, match=r"too small for two steps of C-n2, of which one took 30\.0 seconds"):
-        read_trained_row("C-n2", 1, report, Budget(minutes=0.1))
-    assert read_trained_row("C-n2", 1, report, Budget(minutes=1.0)).steps == 1
-    assert read_trained_row("C-n2", 1, {**report, "steps": 2}, Budget(minutes=0.1)).steps == 2
-    assert read_trained_row("C-n2", 1, report, Budget(steps=1)).perplexity == 9.0
+        read_row_scores("C-n2", 1, report, Budget(minutes=0.1))
+    assert read_row_scores("C-n2", 1, report, Budget(minutes=1.0))["steps"] == 1
+    assert read_row_scores("C-n2", 1, {**report, "steps": 2}, Budget(minutes=0.1))["steps"] == 2
+    assert read_row_scores("C-n2", 1, report, Budget(steps=1))["perplexity"] == 9.0
 
 
 def scores(table: Table3) -> list[tuple[object, ...]]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from dragoman.cleaning.decontamination import EvaluationTexts
 from dragoman.cleaning.deduplication import DuplicateFinder, digest_pairs, digest_sources
-from dragoman.cleaning.enabled_filters import PairFilter, build_filters
+from dragoman.cleaning.enabled_filters import PairFilter, iter_enabled
 from dragoman.cleaning.statistics import CleaningStats, apply_filters
 from dragoman.cleaning.total_estimator import TotalEstimator
 from dragoman.config import CleaningConfig, CorpusConfig, DataConfig, Direction, FilterName, Recipe
@@ -60,13 +60,11 @@ class FilterPipeline:
 
     @cached_property
     def filters(self) -> list[PairFilter]:
-        return build_filters(
-            self.config,
-            source_language=self.source_language,
-            target_language=self.target_language,
-            evaluation=self.evaluation,
-            skip_filters=self.skip_filters,
-        )
+        """Enabled filters in their order. A skipped filter is never built. Raises the errors of `iter_enabled`."""
+        enabled = iter_enabled(self.config, self.source_language, self.target_language, self.evaluation)
+        return [
+            PairFilter(name, text, make_predicate()) for name, text, make_predicate in enabled if name not in self.skip_filters
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "filters"}

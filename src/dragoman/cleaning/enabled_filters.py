@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from dragoman.cleaning import filters
 from dragoman.cleaning.decontamination import EvaluationTexts
 from dragoman.cleaning.language_id import make_language_filter, make_script_filter
-from dragoman.config import CleaningConfig, FilterName
+from dragoman.config import CleaningConfig
 from dragoman.errors import RecipeError
 
 PairPredicate = Callable[[str, str], bool]
@@ -51,30 +51,14 @@ class PairFilter:
     is_faulty: PairPredicate
 
 
-def build_filters(
-    config: CleaningConfig,
-    *,
-    source_language: str,
-    target_language: str,
-    evaluation: EvaluationTexts | None,
-    skip_filters: Sequence[FilterName] = (),
-) -> list[PairFilter]:
-    """Return the enabled filters that read one pair at a time, in their order. DuplicateFinder finds duplicates.
-
-    Raises RecipeError if a filter needs a language or evaluation texts that are missing, and MissingDependencyError if it needs
-    a library that is not installed.
-    """
-    return [
-        PairFilter(name, description, make_predicate())
-        for name, description, make_predicate in _iter_enabled(config, source_language, target_language, evaluation)
-        if name not in skip_filters
-    ]
-
-
-def _iter_enabled(
+def iter_enabled(
     config: CleaningConfig, source_language: str, target_language: str, evaluation: EvaluationTexts | None
 ) -> Iterator[tuple[str, str, Callable[[], PairPredicate]]]:
-    """Yield name, description and predicate factory of each enabled filter, in order. A skipped filter is never built."""
+    """Yield name, description and predicate factory of each enabled filter that reads one pair at a time, in order.
+
+    A factory raises RecipeError if its filter needs a language or evaluation texts that are missing, and MissingDependencyError
+    if it needs a library that is not installed.
+    """
     yield "empty", "A side is empty or only white space.", lambda: filters.is_empty
     limits = {"words": config.max_words, "characters": config.max_characters}
     if limit_texts := [f"{limit:,} {unit}" for unit, limit in limits.items() if limit is not None]:

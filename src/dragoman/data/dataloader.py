@@ -161,7 +161,7 @@ class TrainingBatches(Dataset[list[Batch]]):
                     position,
                     source,
                     target,
-                    partial(self._decode_next_pair, corpus, pair),
+                    partial(self._decode_pair, corpus, (pair + 1) % len(self.corpora[corpus])),
                     partial(self._find_terms, corpus, pair, source, target),
                 )
             tokenizer = self.tokenizer.marked or self.tokenizer if is_noisy[row] else self.tokenizer
@@ -205,9 +205,6 @@ class TrainingBatches(Dataset[list[Batch]]):
         links = self.link_tables[corpus][pair] - np.array(offsets, dtype=np.int32)
         links = links[links.min(axis=1, initial=0) >= 0]
         return find_linked_terms(source, target, links, get_lemmatizer(direction.target_language))
-
-    def _decode_next_pair(self, corpus: int, pair: int) -> tuple[str, str]:
-        return self._decode_pair(corpus, (pair + 1) % len(self.corpora[corpus]))
 
 
 class BatchStream:

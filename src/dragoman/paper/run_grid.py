@@ -210,6 +210,20 @@ def read_finished_report(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def read_row_scores(row: str, seed: int, report: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    """Return the results that rows of Tables 2 and 3 have. Raises RecipeError if the budget was too small for a second step."""
+    budget.check_steps(row, report)
+    return {
+        "seed": seed,
+        "perplexity": float(report["valid"]["perplexity"]),
+        "bleu": float(report["bleu"]),
+        "signature": report.get("signatures", {}).get("bleu", ""),
+        "parameters": int(report["parameters"]),
+        "steps": int(report["steps"]),
+        "seconds": float(report["seconds"]),
+    }
+
+
 def resample_translations(folder: Path, references: Sequence[str], task: TaskConfig) -> ResampledScore:
     """Return the BLEU of a run's translations over the bootstrap samples.
 

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import linear_regression
 from typing import Literal
 
@@ -77,25 +77,18 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Sizes of one kind of layer, of which one dimension grows."""
+    """Sizes of one kind of layer, of which one dimension grows, with the time and the counts at each size once measured."""
 
     kind: LayerKind
     axis: SweepAxis
     points: tuple[LayerSize, ...]
-
-
-@dataclass(frozen=True)
-class MeasuredSweep:
-    """Sweep with the time and the counts at each size."""
-
-    sweep: Sweep
-    seconds: tuple[float, ...]
-    counts: tuple[OperationCount, ...]
+    seconds: tuple[float, ...] = ()
+    counts: tuple[OperationCount, ...] = ()
 
     @property
     def sizes(self) -> list[int]:
         """Return the values of the dimension that grows."""
-        return [getattr(point, self.sweep.axis) for point in self.sweep.points]
+        return [getattr(point, self.axis) for point in self.points]
 
     def fit_exponents(self) -> dict[str, float]:
         costs = {
@@ -112,7 +105,7 @@ class Table1Row:
 
     kind: LayerKind
     paper_row: PaperComplexity
-    sweeps_by_axis: dict[SweepAxis, MeasuredSweep]
+    sweeps_by_axis: dict[SweepAxis, Sweep]
     sequential_matmuls: tuple[int, ...]
     """Sequential matrix products at each of `PATH_LENGTHS`."""
     path_lengths: tuple[int, ...]
@@ -211,17 +204,12 @@ def measure_table1(
             round_start = elapsed_seconds()
             timer.run_round()
             longest_round = max(longest_round, elapsed_seconds() - round_start)
-    measured_sweeps = [
-        MeasuredSweep(
-            sweep,
-            tuple(timer.seconds[sweep.kind, point] for point in sweep.points),
-            tuple(timer.counts[sweep.kind, point] for point in sweep.points),
+    sweeps_by_kind: dict[LayerKind, dict[SweepAxis, Sweep]] = {kind: {} for kind in LAYER_KINDS}
+    for sweep in planned_sweeps:
+        keys = [(sweep.kind, point) for point in sweep.points]
+        sweeps_by_kind[sweep.kind][sweep.axis] = replace(
+            sweep, seconds=tuple(timer.seconds[key] for key in keys), counts=tuple(timer.counts[key] for key in keys)
         )
-        for sweep in planned_sweeps
-    ]
-    sweeps_by_kind: dict[LayerKind, dict[SweepAxis, MeasuredSweep]] = {kind: {} for kind in LAYER_KINDS}
-    for measured in measured_sweeps:
-        sweeps_by_kind[measured.sweep.kind][measured.sweep.axis] = measured
     return [Table1Row(kind, PAPER_COMPLEXITIES[kind], sweeps_by_kind[kind], *paths[kind]) for kind in LAYER_KINDS]
 
 
@@ -275,7 +263,7 @@ def single_thread() -> Iterator[None]:
 def draw_table1(rows: Sequence[Table1Row]) -> str:
     """Draw time and memory of each kind over n as an SVG. Both axes are logarithmic, so that an exponent is a slope."""
 
-    def build_series(cost: Callable[[MeasuredSweep], Sequence[float]]) -> list[Series]:
+    def build_series(cost: Callable[[Sweep], Sequence[float]]) -> list[Series]:
         length_sweeps = [(row.kind, row.sweeps_by_axis["n"]) for row in rows]
         return [
             Series(kind, [(math.log2(n), y) for n, y in zip(measured.sizes, cost(measured), strict=True)])

@@ -7,7 +7,7 @@ FOLDER/transformer-outputs.json  …             outputs of the ensemble, and th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,7 @@ from dragoman.config import Recipe
 from dragoman.formats.pair import Pair
 from dragoman.io.storage import write_json
 from dragoman.paper.budget import Budget
-from dragoman.paper.run_grid import RunGrid, resample_lines, resample_translations
+from dragoman.paper.run_grid import RunGrid, read_row_scores, resample_lines, resample_translations
 from dragoman.paper.table2_results import SystemResult, Table2, TrainedSystem, TranslationSpeed
 from dragoman.paper.table2_systems import PATH_LENGTH, System, count_longest_path, make_system_recipe, split_overrides
 from dragoman.tasks.inference_model import get_decoder_start_id
@@ -76,29 +76,14 @@ def train_table2(
         for seed in range(1, seeds + 1):
             report = reports[system.name, seed]
             assert report is not None
-            trained.append(_read_trained_system(system.name, seed, report, budget))
+            scores = read_row_scores(system.name, seed, report, budget)
+            scores |= {"flops": float(report["flops"]), "target_tokens": int(report["target_tokens"])}
+            trained.append(TrainedSystem(system.name, **scores))
         system_runs = SystemRuns(system, grid, folder, budget, pairs)
         results.append(system_runs.collect(trained))
     task = first_recipe.task
     languages = f"{task.source_language or '?'}-{task.target_language or '?'}"
     return Table2(first_recipe.name.removesuffix(f", {systems[0].name}"), languages, budget, seeds, results)
-
-
-def _read_trained_system(name: str, seed: int, report: Mapping[str, Any], budget: Budget) -> TrainedSystem:
-    """Return the results of a run. Raises RecipeError if its budget was too small for more than one step."""
-    budget.check_steps(name, report)
-    return TrainedSystem(
-        name,
-        seed,
-        bleu=float(report["bleu"]),
-        signature=report.get("signatures", {}).get("bleu", ""),
-        perplexity=float(report["valid"]["perplexity"]),
-        parameters=int(report["parameters"]),
-        steps=int(report["steps"]),
-        seconds=float(report["seconds"]),
-        flops=float(report["flops"]),
-        target_tokens=int(report["target_tokens"]),
-    )
 
 
 @dataclass(frozen=True)

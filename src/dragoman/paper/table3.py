@@ -5,15 +5,14 @@ FOLDER/base-seed1/  A-h1-seed1/  …      one run folder each, as of `dragoman t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from dragoman.config import Recipe
 from dragoman.errors import DataError
 from dragoman.evaluation.bootstrap import ResampledScore
 from dragoman.paper.budget import Budget
-from dragoman.paper.run_grid import RunGrid, resample_translations
+from dragoman.paper.run_grid import RunGrid, read_row_scores, resample_translations
 from dragoman.paper.table3_results import Table3, Table3Result, TrainedRow
 from dragoman.paper.table3_rows import ModelScale, PaperRow, make_row_recipe
 from dragoman.training.monitoring.events import Callback
@@ -51,7 +50,8 @@ def train_table3(
     trained_by_row: dict[str, list[TrainedRow]] = {row.name: [] for row in rows}
     for (name, seed), report in grid.train(make_callback, processes=processes).items():
         assert report is not None
-        trained_by_row[name].append(read_trained_row(name, seed, report, budget))
+        scores = read_row_scores(name, seed, report, budget)
+        trained_by_row[name].append(TrainedRow(name, **scores, token_accuracy=report["valid"].get("token_accuracy")))
     resamples_by_row, remarks = _resample_bleu(grid)
     results = [Table3Result(row, trained_by_row[row.name], resamples_by_row.get(row.name, [])) for row in rows]
     return Table3(base_recipe.name, scale_name, budget, seeds, results, remarks)
@@ -76,19 +76,3 @@ def _resample_bleu(grid: RunGrid) -> tuple[dict[str, list[ResampledScore]], list
             resamples_by_row.setdefault(row, []).append(resampled)
     complete = {row: resamples for row, resamples in resamples_by_row.items() if row not in missing_reasons}
     return complete, list(missing_reasons.values())
-
-
-def read_trained_row(row: str, seed: int, report: Mapping[str, Any], budget: Budget) -> TrainedRow:
-    """Return the results of a row from its report. Raises RecipeError if its minutes were too few for more than one step."""
-    budget.check_steps(row, report)
-    return TrainedRow(
-        row,
-        seed,
-        perplexity=float(report["valid"]["perplexity"]),
-        bleu=float(report["bleu"]),
-        signature=report.get("signatures", {}).get("bleu", ""),
-        parameters=int(report["parameters"]),
-        steps=int(report["steps"]),
-        seconds=float(report["seconds"]),
-        token_accuracy=report["valid"].get("token_accuracy"),
-    )

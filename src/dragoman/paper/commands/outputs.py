@@ -8,7 +8,7 @@ from typing import Any
 from dragoman.paper.ablations import TrainedAblation
 from dragoman.paper.differences import Difference
 from dragoman.paper.figures import Figure
-from dragoman.paper.table1 import PATH_LENGTHS, MeasuredSweep, Table1Row
+from dragoman.paper.table1 import PATH_LENGTHS, Sweep, Table1Row
 from dragoman.paper.table2 import PAPER_COSTS
 from dragoman.paper.table2_results import SystemResult, Table2
 from dragoman.paper.table3_results import Metric, Table3, Table3Result
@@ -64,10 +64,10 @@ def _describe_layer(row: Table1Row) -> dict[str, Any]:
     }
 
 
-def _describe_sweep(measured: MeasuredSweep) -> dict[str, Any]:
+def _describe_sweep(measured: Sweep) -> dict[str, Any]:
     return {
         "sizes": measured.sizes,
-        "points": measured.sweep.points,
+        "points": measured.points,
         "seconds": measured.seconds,
         "peak_bytes": [count.peak_bytes for count in measured.counts],
         "operations": [count.operations for count in measured.counts],
