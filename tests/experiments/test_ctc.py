@@ -16,10 +16,9 @@ from dragoman.data.collate import collate
 from dragoman.decoding.constraints import DecodingConstraints
 from dragoman.decoding.interface import SearchSettings
 from dragoman.errors import BundleError
-from dragoman.experiments.ctc.decoder import compute_frame_outputs, count_frames, predict_frames
-from dragoman.experiments.ctc.fit import measure_fit
+from dragoman.experiments.ctc.decoder import compute_frame_outputs, count_frames, find_fitting, predict_frames
 from dragoman.experiments.ctc.loss import ctc_loss
-from dragoman.experiments.ctc.path import merge_path
+from dragoman.experiments.ctc.search import merge_path
 from dragoman.model.attention import explicit_attention, fused_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.local_attention import MIN_LENGTH, LocalMask, Mask
@@ -87,9 +86,7 @@ def test_infeasible_target_is_counted_and_has_no_loss() -> None:
     model = build()
     pairs = [([4], [6, 7]), ([4], [6, 6]), ([4], [5, 6, 7]), ([4, 5], [7, 7, 7])]
     batch = collate(*map(list, zip(*pairs, strict=True)), start_id=BEGIN)
-    fit = measure_fit(batch.targets_BT, count_frames(model, batch.source_BS))
-    assert fit.fits_B.tolist() == [True, False, False, False]
-    assert (fit.num_target_tokens, fit.num_infeasible) == (3, 3)
+    assert find_fitting(batch.targets_BT, count_frames(model, batch.source_BS)).tolist() == [True, False, False, False]
     assert count_learned(model, batch) == (3, 3)
     loss, _ = ctc_loss(model, batch)
     alone, _ = ctc_loss(model, collate([[4]], [[6, 7]], start_id=BEGIN))

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.data.collate import Batch
+from dragoman.data.tokenization.special_tokens import PADDING_ID
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import refuse_steps
-from dragoman.experiments.ctc.fit import measure_fit
 from dragoman.experiments.ctc.search import CtcSearch, FramePredictions
 from dragoman.experiments.token_masks import set_token_mask
 from dragoman.model.layers import DecoderLayer
@@ -93,12 +93,25 @@ class CtcDecoder(Decoder):
 
     def count_learned(self, model: Transformer, batch: Batch) -> tuple[int, int]:
         """Return the target tokens that fit into the positions of their sentence, and the pairs whose target does not fit."""
-        fit = measure_fit(batch.targets_BT, count_frames(model, batch.source_BS))
-        return fit.num_target_tokens, fit.num_infeasible
+        fits_B = find_fitting(batch.targets_BT, count_frames(model, batch.source_BS))
+        num_tokens_B = (batch.targets_BT != PADDING_ID).sum(dim=1)
+        return int(num_tokens_B[fits_B].sum()), int((~fits_B).sum())
 
     def search(self, model: Transformer, source_BS: NDArray[np.int64], **options: Any) -> list[list[Hypothesis]]:
         """Return the outputs of each source with PyTorch, on a GPU or without kernels. options: those of `CtcSearch`"""
         return CtcSearch(partial(predict_frames, model))(source_BS, **options)
+
+
+def find_fitting(targets_BT: Tensor, num_frames_B: Tensor) -> Tensor:
+    """Return whether each target, padded on the right, fits into the positions of its source. → (B,)
+
+    Some path merges to such a target: there is a position for each token, and one between equal neighbors. A target that does
+    not fit has no loss.
+    """
+    is_token_BT = targets_BT != PADDING_ID
+    is_repeated_BT = (targets_BT[:, 1:] == targets_BT[:, :-1]) & is_token_BT[:, 1:]
+    num_needed_B = is_token_BT.sum(dim=1) - 1 + is_repeated_BT.sum(dim=1)  # without the end token
+    return num_needed_B <= num_frames_B
 
 
 def compute_frame_outputs(model: Transformer, source_BS: Tensor) -> Tensor:

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
-from dragoman.experiments.ctc.decoder import compute_frame_outputs, count_frames
-from dragoman.experiments.ctc.fit import measure_fit
+from dragoman.experiments.ctc.decoder import compute_frame_outputs, count_frames, find_fitting
 from dragoman.model.transformer import Transformer
 from dragoman.training.losses.chunked import Sums, chunked_loss, fold_output_bias
 from dragoman.training.losses.label_smoothing import softmax_in_place
@@ -35,11 +34,11 @@ ABSENT_LOGIT = -1e4
 def ctc_loss(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the CTC loss summed over the batch, in nats, twice: with a gradient, and as the negative log-likelihood.
 
-    A sentence whose target does not fit has no loss; `measure_fit` counts it.
+    A sentence whose target does not fit has no loss; `CtcDecoder.count_learned` counts it.
     """
     outputs_BFD = compute_frame_outputs(model, batch.source_BS)
     num_frames_B = count_frames(model, batch.source_BS)
-    fits_B = measure_fit(batch.targets_BT, num_frames_B).fits_B
+    fits_B = find_fitting(batch.targets_BT, num_frames_B)
     num_frames_B = num_frames_B * fits_B
     is_frame_BF = torch.arange(outputs_BFD.shape[1], device=fits_B.device) < num_frames_B[:, None]
     tokens_BL = batch.targets_BT.masked_fill(batch.targets_BT == END_ID, PADDING_ID)
