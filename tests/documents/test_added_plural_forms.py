@@ -114,13 +114,18 @@ def test_messages_of_qt_get_the_forms_of_the_language() -> None:
         b'<message numerus="yes"><source>%%n new</source><translation type="unfinished"/></message>'
         b'<message numerus="yes"><source>old</source><translation type="vanished"/></message></context></TS>'
     )
-    for language, count in ((b"ja", 1), (b"hu", 1), (b"pl", 3), (b"ar", 6)):
+    for language, count in ((b"ja", 1), (b"hu", 1), (b"pl", 3), (b"ar", 6), (b"cy", 5), (b"ga", 3)):
         document = qt_ts.parse_qt_ts(content % language)
         document = add_plural_forms(document, qt_ts.parse_qt_ts, language.decode())
         assert [unit.plural_form for unit in document.units] == [*list_qt_forms(language.decode())] * 2
         assert len(document.units) == 2 * count
-    # Without a known rule, the number of forms is that of the file.
-    assert len(add_plural_forms(qt_ts.parse_qt_ts(content % b"ga"), qt_ts.parse_qt_ts, "ga").units) == 1
+
+
+def test_singular_of_catalog_is_the_form_of_one() -> None:
+    header = f'msgid ""\nmsgstr "Plural-Forms: nplurals=6; plural=({get_plural_rule("ar")[1]});\\n"\n\n'
+    forms = "".join(f'msgstr[{form}] ""\n' for form in range(6))
+    document = po.parse(f'{header}msgid "One day"\nmsgid_plural "%d days"\n{forms}'.encode())
+    assert [unit.source for unit in document.units] == ["%d days", "One day", *["%d days"] * 4]
 
 
 @pytest.mark.parametrize(("language", "num_forms"), [("ja", 1), ("de", 2), ("ru", 3), ("sl", 4), ("ar", 6)])

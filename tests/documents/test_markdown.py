@@ -95,7 +95,8 @@ Some *text*.\n\n</details>\n\n> <div>Quoted\n> words</div>\n\n<div markdown>*Mar
     check_written(document, translations, written, markdown.parse)
     assert b'<img src="a.png" alt="&lt;Bild&gt;"> <b>Good</b> Text\n</p>' in written
     assert b"<summary>Mehr</summary>\n\nEtwas *Text*." in written
-    assert [unit.source for unit in markdown.parse_mdx(page.encode()).units] == ["Logo", "Some <g1>text</g1>."]
+    sources = ["Logo", "More", "Some <g1>text</g1>.", "<g1>Marks</g1>"]
+    assert [unit.source for unit in markdown.parse_mdx(page.encode()).units] == sources
 
 
 def test_translation_keeps_codes_and_wraps() -> None:

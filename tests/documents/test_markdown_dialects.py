@@ -157,7 +157,7 @@ USE {{ page.title }} HERE
 {% if x %}TEXT{% endif %} [LINK](x.html){:target="_blank"}
 {: .warning #warn}
 
-![A CAT]({{ site.baseurl }}/a.png "kept") AND [![A DOG](/b/{{ c }}/d.png)]({% link e.md %})
+![A CAT]({{ site.baseurl }}/a.png "A CAT") AND [![A DOG](/b/{{ c }}/d.png)]({% link e.md %})
 
 {% comment %}
 not for readers
@@ -400,9 +400,12 @@ def test_notes_behind_a_word_do_not_join_it() -> None:
 
 
 def test_summary_counts_elements_of_mdx_that_stay() -> None:
-    document = markdown.parse_mdx(b"<div>\n  <p>Words</p>\n</div>\n\n<hr />\n\n<Card>\n\nMore words\n\n</Card>\n")
-    assert [unit.source for unit in document.units] == ["More words"]
-    assert document.skipped == {"blocks of elements of MDX": 1}
+    """An element in one line is a text, as is a summary. `p` is the end of a tag, too."""
+    text = "<details>\n<summary>More *of it*</summary>\n<p>p</p>\n\nText {x}\n\n</details>\n\n"
+    text += "<p>\n  One\n</p>\n\n<pre>\n<p>x</p></pre>\n"
+    document = check_laws(markdown.parse_mdx, text.encode())
+    assert [unit.source for unit in document.units] == ["More <g1>of it</g1>", "p", "Text <x1/>"]
+    assert document.skipped == {"blocks of elements of MDX": 2}
 
 
 @pytest.mark.parametrize(
@@ -411,6 +414,8 @@ def test_summary_counts_elements_of_mdx_that_stay() -> None:
         ('<Card\n  title="Open it"\n  alt={x} label=\'Two &amp; words\' href="/a b"/>', ["Open it", "Two & words"]),
         ('See <Tip title="Be careful">now</Tip> and {{< ref title="The page" alt="x.png" >}}.', ["Be careful", "The page"]),
         ('{{% notice caption="Mind \\"this\\"" %}}\nText.\n{{% /notice %}}', ['Mind "this"']),
+        ('[a]({{< ref "b.md" >}} "The \\"page\\"") here', ['The "page"']),
+        ('::: {.note title="Be careful"}\nText\n:::', ["Be careful"]),
         ('{% include image.html alt="A cat" src="The cat" %}', ["A cat"]),
         ('`<img alt="code it">`\n\n```\n<img alt="code it">\n```\n\n    <img alt="code it">', []),
         ('The attribute title="x y" is here, and <b :title="x + y">c</b>.', []),

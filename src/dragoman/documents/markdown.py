@@ -25,7 +25,7 @@ from dragoman.documents.front_matter import LANGUAGE_KEY, FrontText, read_front_
 from dragoman.documents.heading_anchors import find_linked, list_anchors
 from dragoman.documents.html_file import read_fragment
 from dragoman.documents.line_wrapping import GLUED, MIN_WRAP_WIDTH, glue, wrap_pieces
-from dragoman.documents.markdown_dialects import add_dialects
+from dragoman.documents.markdown_dialects import add_dialects, divide_elements
 from dragoman.documents.markdown_titles import COMPONENT, Title, assemble, read_attributes, read_definition, read_title
 from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
 from dragoman.errors import DataError, MissingDependencyError
@@ -57,6 +57,7 @@ _LINK_END = re.compile(
     r"""\]\([ \t\n]*(?:<[^<>\n]*>|(?:\\.|[^\s()\\]|\((?:\\.|[^\s()\\]|\([^\s()]*\))*\))*)"""
     r"""(?:[ \t\n]+("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\)))?[ \t\n]*\)"""
 )
+_TITLE_OF_TEMPLATE = re.compile(r"""\}[^\s"']*+[ \t]++("(?:\\.|[^"\\])*+"|'(?:\\.|[^'\\])*+')[ \t]*+\)$""")
 _REFERENCE_END = re.compile(r"\](?:\[(?:\\.|[^\[\]\\])*\])?")
 _BRACKET = re.compile(r"[\[\]]")
 _AUTOLINK = re.compile(r"<[^<>\s]*>")
@@ -77,7 +78,7 @@ _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _SIGNS_OF_PROGRAMS = frozenset("<>{}@#:~^=")
 _SPECIAL = re.compile(
     r"[\\`\[\]$]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?>])|~(?=~)|(?<=~)~|&(?=#?\w+;)"
-    r"|\{(?=[#.:/{%\w\t ])|=(?==)|%(?=%)|\+(?=\+)|(?<!\S)#(?=[a-zA-Z])|\^(?=\[|[\w-]+$)"
+    r"|\{(?=[#.:/{%\w\t ])|=(?==)|%(?=%)|\+(?=\+)|(?<!\S)#(?=[a-zA-Z])|(?<![\w@./])@(?=[a-zA-Z\d])|\^(?=\[|[\w-]+$)"
 )
 # The place of a backslash in a text that would begin another block than a paragraph.
 _BLOCK_START = re.compile(
@@ -158,24 +159,31 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
             yield text.make_edit(stated.start, stated.end, stated.write(language))
         yield from reader.make_html_edits(translations, language)
 
+    def read_text(token: Token, before: Token) -> None:
+        check_texts(len(reader.units), len(content))
+        _check_block_text(token.content)
+        env["num_tries"] = 0
+        state = StateCore("", parser, env, [token])  # memory holds what is in one block
+        inline(state)
+        text_join(state)
+        reader.add(token, before)
+        token.children = None
+
     num_elements = 0
     for before, token in pairwise(chain((Token("", "", 0),), tokens)):
         if token.type == "dialect_tags":
             reader.add_components(token)
         elif token.type == "html_block" and env["is_mdx"]:
-            reader.add_components(token)
-            num_elements += any(map(str.isalpha, _ELEMENT.sub("", token.content)))
+            for part in divide_elements(token):
+                if part.type == "inline":
+                    read_text(part, Token("dialect_title_open", "", 1))
+                else:
+                    reader.add_components(part)
+                    num_elements += any(map(str.isalpha, _ELEMENT.sub("", part.content)))
         elif token.type == "html_block":
             reader.add_html(token)
         elif token.type == "inline":
-            check_texts(len(reader.units), len(content))
-            _check_block_text(token.content)
-            env["num_tries"] = 0
-            state = StateCore("", parser, env, [token])  # memory holds what is in one block
-            inline(state)
-            text_join(state)
-            reader.add(token, before)
-            token.children = None
+            read_text(token, before)
     reader.find_anchors()
     reader.add_definitions(reference["map"] for reference in env.get("references", {}).values() if reference["title"])
     texts, others = divide_units(reader.units)
@@ -417,7 +425,8 @@ class _BlockReader:
         spans: list[Span] = []
         for number, content in enumerate(token.content.split("\n"), start=first):
             content = content.strip()
-            column = self._lines[number].rfind(content) if number < len(self._lines) else -1
+            line = self._lines[number].rstrip() if number < len(self._lines) else ""
+            column = line.rfind(content, 0, len(line) - token.meta.get("following", 0))
             if column < 0 or not content:
                 return []
             start = self._line_starts[number] + column
@@ -639,6 +648,9 @@ class _InlineReader:
                     self._open(token.markup, is_glued=is_glued and self._position > 0)
                 case "strong_close" | "dialect_close" | "em_close" | "s_close":
                     self._expect(token.markup)
+                    if match_ := _TITLE_OF_TEMPLATE.match(token.markup, max(token.markup.rfind("}"), 0)):
+                        start, end = (self._position + position for position in match_.span(1))
+                        self.titles += read_title(self.content, (start, end), (self._position, end + 1))
                     self._close(token.markup)
                 case _:
                     raise _UnreadableInlineError

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from markdown_it.ruler import RuleOptionsType
     from markdown_it.rules_block import StateBlock
     from markdown_it.rules_inline import StateInline
+    from markdown_it.token import Token
 
 MAX_CODE = 500
 """Most characters of a code within a text."""
@@ -93,6 +95,11 @@ _LETTERED_ITEM = re.compile(
 )
 """Start of an item in a list of Pandoc that Markdown has not."""
 
+_TEXT_ELEMENT = re.compile(
+    r"<(summary|p|h[1-6]|li|td|th|dt|dd|figcaption|caption|legend|button|div)(?:[ \t][^<>{}\n]*+)?>((?:(?!</?\1)[^\n])++)</\1>"
+)
+"""Element of HTML in a line of MDX, and its text."""
+
 # Codes within a text, by their first character.
 _CODES = {
     "$": re.compile(
@@ -111,7 +118,7 @@ _CODES = {
     "~": re.compile(r"(?<=\w)~[\w+-]{1,8}~(?!~)"),
     "<": re.compile(_COMPONENT),
     "+": re.compile(r"\+\+[a-z][\w+-]*?\+\+"),
-    "@": re.compile(r"(?<=\()@[\w-]{1,80}(?=\))"),
+    "@": re.compile(r"(?<![\w@./])@[a-zA-Z\d][\w-]{0,80}"),
     "#": re.compile(r"(?<!\S)#[a-zA-Z][\w/-]*+(?!\S)"),
 }
 _EXPRESSION = re.compile(rf"{_TEMPLATE_TAG}|{_BRACES}")
@@ -282,6 +289,8 @@ def _read_line(state: StateBlock, start_line: int, end_line: int, silent: bool) 
         if line[0] == "[" and state.parentType != "blockquote":
             return False
         if not silent:
+            if line[0] == ":":
+                state.push("dialect_tags", "", 0).map = [start_line, start_line + 1]
             _add_text(state, start_line, _cut_title(line[match.end() :], end))
             first = start_line + 1
             while line[0] == ":" and first < end_line and _OPTION_LINE.match(_get_line(state, first)):
@@ -355,6 +364,28 @@ def _read_component(state: StateBlock, start_line: int, end_line: int, silent: b
         _keep(state, last + 1, silent, has_tags=True)
         _read_indented(state, last + 1, end_line)
     return True
+
+
+def divide_elements(block: Token) -> Iterator[Token]:
+    """Yield a text for each line of a block of HTML in MDX that is an element, and the tags between them. Code stays whole."""
+    from markdown_it.token import Token
+
+    first = block.map[0] if block.map else 0
+    lines = block.content.removesuffix("\n").split("\n")
+    others: list[str] = []
+    for number, line in enumerate([*lines, ""], start=first):
+        element = (
+            None if block.content.startswith(("<pre", "<script", "<style", "<!--")) else _TEXT_ELEMENT.fullmatch(line.strip())
+        )
+        if (element or number == first + len(lines)) and others:
+            yield Token("dialect_tags", "", 0, content="\n".join(others), map=[number - len(others), number])
+            others = []
+        if element is None:
+            others.append(line)
+        else:
+            text = Token("inline", "", 0, content=element[2].strip(), map=[number, number + 1], children=[])
+            text.meta["following"] = len(f"</{element[1]}>")
+            yield text
 
 
 def _read_label(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:

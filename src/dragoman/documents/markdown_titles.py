@@ -16,8 +16,10 @@ from dragoman.text.no_language import is_data
 
 Span = tuple[int, int]
 
-COMPONENT = re.compile(r"<[A-Za-z][^<>]*+>|\{\{[<%][^{}]*+\}\}|\{%-?[ \t]*+include\b[^{}%]*+%\}")
-"""Tag of an element or a component, shortcode of Hugo, or include of Jekyll."""
+COMPONENT = re.compile(
+    r"<[A-Za-z][^<>]*+>|\{\{[<%][^{}]*+\}\}|\{%-?[ \t]*+include\b[^{}%]*+%\}|(?m:^)[ \t>]*+:{3,}[^{}\n]*+\{[^{}\n]*+\}"
+)
+"""Tag of an element or a component, shortcode of Hugo, include of Jekyll, or start of a container."""
 _NAMES = r"(?<![\w:.@-])(title|alt|placeholder|aria-label|caption|label)\s*+=\s*+"
 _ATTRIBUTE = re.compile(rf"""{_NAMES}(["'])((?:(?!\2)[^\n])*+)\2""")
 _SHORTCODE_ATTRIBUTE = re.compile(rf"""{_NAMES}(["'])((?:\\[^\n]|(?!\2)[^\n\\])*+)\2""")

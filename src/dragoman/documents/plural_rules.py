@@ -30,9 +30,17 @@ _RULES = {
 }
 _BY_LANGUAGE = {language: rule for languages, rule in _RULES.items() for language in languages.split()}
 _DEFAULT = (2, "n != 1")
-_ONE_FORM_IN_QT = {"fa", "gn", "hu", "jv", "om", "su", "tr", "tt"}
-_OTHERS_OF_QT = {"br", "cy", "dsb", "ga", "gd", "hsb", "ig", "km", "lo", "mk"}
-"""Languages whose forms in Qt are others than those of gettext."""
+_QT_FORMS = {
+    language: tuple(numbers.split())
+    for languages, numbers in {
+        "dsb fa gn hsb hu ig jv om su tr tt": "=1",
+        "br km lo": "=1 =2",
+        "ga mk": "=1 =2 =3",
+        "cy": "=0 =1 =2 =6 =7",
+    }.items()
+    for language in languages.split()
+}
+"""Numbers of forms in Qt that are others than those of gettext, as lrelease writes their rules."""
 
 
 def get_plural_rule(language: str) -> tuple[int, str]:
@@ -45,9 +53,9 @@ def get_plural_rule(language: str) -> tuple[int, str]:
 @lru_cache(maxsize=64)
 def list_qt_forms(language: str) -> tuple[str, ...]:
     """Return a number of each form that Qt has for a language, such as `=1`; none for a language without a known rule."""
-    if not language or get_language(language) in _OTHERS_OF_QT:
+    if not language:
         return ()
-    if get_language(language) in _ONE_FORM_IN_QT:
-        return ("=1",)
+    if forms := _QT_FORMS.get(get_language(language)):
+        return forms
     numbers = find_form_numbers(get_plural_rule(language)[1])
     return tuple(f"={numbers[form]}" for form in sorted(numbers))

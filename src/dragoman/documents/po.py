@@ -225,7 +225,7 @@ def _list_units(
 ) -> Iterator[tuple[Unit, str]]:
     """Yield the unit of each form of an entry, with its keyword.
 
-    The first plural form is that of the singular, unless the language uses it for several numbers and the singular names none.
+    The form of 1, or the first one, is that of the singular, unless it has several numbers and the singular names none.
 
     num_plurals: forms of a plural; 0 if the header does not say
     numbers: a number for each form, as far as the header says so
@@ -235,8 +235,9 @@ def _list_units(
     if plural:
         forms = [f"msgstr[{form}]" for form in range(min(num_plurals or len(forms), MAX_FORMS))]
     has_singular = len(forms) > 1 and not (is_for_many and _list_placeholders(singular) != _list_placeholders(plural))
+    form_of_one = next((form for form, sample in numbers.items() if sample == 1), 0)
     for form in forms:
-        source = singular if form == "msgstr" or (form == "msgstr[0]" and has_singular) else plural
+        source = singular if form == "msgstr" or (form == f"msgstr[{form_of_one}]" and has_singular) else plural
         target = entry.strings.get(form, "")
         state: UnitState = "untranslated" if not target else "fuzzy" if entry.comments.is_fuzzy else "translated"
         if "read-only" in entry.comments.declared:
