@@ -81,13 +81,13 @@ def test_tags_keep_their_quotation_marks() -> None:
 
 
 def test_entities_stay_references() -> None:
-    """The text of an entity is not translated. Source: https://www.w3.org/TR/xml/#sec-internal-ent."""
+    """The text of an entity is not translated, also if HTML knows the name. Source: https://www.w3.org/TR/xml/#sec-internal-ent."""
     content = (
-        b'<!DOCTYPE resources [<!ENTITY app "Tool"><!ENTITY url "https://a.org/">]>\n'
-        b'<resources><string name="a">&app; opens &url; &amp; more</string><string name="b">&app;</string></resources>'
+        b'<!DOCTYPE resources [<!ENTITY app "Tool"><!ENTITY sum "https://a.org/">]>\n'
+        b'<resources><string name="a">&app; opens &sum; &amp; more</string><string name="b">&app;</string></resources>'
     )
     document = check_document(parse_android_strings, content)
     unit = document.units[0]
     assert unit.source == "<x1/> opens <x2/> &amp; more"
     written = write_document(document, {unit.id: UnitTranslation("<x2/> &amp; mehr: <x1/>")})
-    assert b'<string name="a">&url; &amp; mehr: &app;</string>' in written
+    assert b'<string name="a">&sum; &amp; mehr: &app;</string>' in written

@@ -51,7 +51,6 @@ CASES = {
     "picture.txt": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
     "latin.po": PO.encode("latin-1"),
     "unknown_encoding.po": PO.replace("UTF-8", "KLINGON").encode(),
-    "utf16.json": '{"a": "Hello"}'.encode("utf-16-le"),
     "shift_jis.srt": "1\n00:00:01,000 --> 00:00:02,000\n日本語の字幕です\n".encode("shift_jis"),
     "catalog.json": PO.encode(),
     "empty.po": b"",

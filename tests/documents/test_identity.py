@@ -37,7 +37,7 @@ def test_small_files_obey_the_laws(suffix: str) -> None:
         if isinstance(content, bytes):
             check_document(parse, content)
             continue
-        encodings = ["utf-8", "utf-8-sig", "utf-16"] if suffix in UTF_16 else ["utf-8"]
+        encodings = ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"] if suffix in UTF_16 else ["utf-8"]
         for newline in ("\n", "\r\n"):
             for encoding in encodings:
                 check_laws(parse, content.replace("\n", newline).encode(encoding))

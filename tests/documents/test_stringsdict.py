@@ -41,6 +41,15 @@ def test_forms_and_formats_are_texts() -> None:
     ]  # fmt: skip
 
 
+def test_widths_and_devices_are_texts() -> None:
+    rules = "".join(
+        f"<key>{name}</key><dict><key>NSString{kind}RuleType</key><dict><key>{case}</key><string>A text</string></dict></dict>"
+        for name, kind, case in (("a", "VariableWidth", "20"), ("b", "DeviceSpecific", "mac"))
+    )
+    document = check_document(parse_stringsdict, f"<plist><dict>{rules}</dict></plist>".encode())
+    assert [unit.source for unit in document.units] == ["A text"] * 2
+
+
 def test_forms_of_the_language_are_added() -> None:
     document = add_plural_forms(parse_stringsdict(FILE), parse_stringsdict, "pl")
     translations = {unit.id: UnitTranslation(f"<{unit.plural_form}>") for unit in document.units[1:]}

@@ -23,6 +23,8 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_UTF_16 = re.compile(rb"((?:[\t\r\n -~]\0){2})|(?:\0[\t\r\n -~]){2}")
+"""Two characters of ASCII in UTF-16, with which a file without a byte order mark begins."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ def decode(content: bytes, encoding: str = "utf-8", *, is_table: bool = False) -
             break
     else:
         encoding = check_encoding(encoding)
+        if encoding == "utf-8" and (match := _UTF_16.match(content)):
+            encoding = "utf-16-le" if match[1] else "utf-16-be"
     try:
         text = content[start:].decode(encoding)
         # Of these, each text has one encoding, so a large file needs no second copy.

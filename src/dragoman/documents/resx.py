@@ -12,7 +12,7 @@ from functools import partial
 from locale import windows_locale
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
-from dragoman.documents.xml_spans import XmlElement, XmlSource
+from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource
 from dragoman.documents.xml_units import TaggedText, UnitList, find_values, write_element_content
 from dragoman.text.inline_rules import InlineRules
 
@@ -34,7 +34,7 @@ def parse_resx(content: bytes) -> Document:
     for element in source.iter_elements(("data",), root_name="root"):
         units.read(source, element, add)
         value = element.find("value")
-        num_with_elements += value is not None and any(value.children)
+        num_with_elements += value is not None and _has_codes(source, value)
 
     def list_values() -> dict[str, Edit]:
         """Return the values that are no units, such as sizes and colors, but for those about the designer's own objects."""
@@ -51,7 +51,7 @@ def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:
     name = element.attributes.get("name", "")
     value = element.find("value")
     has_type = "type" in element.attributes or "mimetype" in element.attributes
-    if value is None or any(value.children) or has_type or name.startswith(_DESIGNER_NAMES) or not value.text.strip():
+    if value is None or _has_codes(source, value) or has_type or name.startswith(_DESIGNER_NAMES) or not value.text.strip():
         return
     comment = element.find("comment")
     note = comment.text if comment is not None else ""
@@ -73,6 +73,12 @@ def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:
         key=name,
     )
     units.add(unit, write)
+
+
+def _has_codes(source: XmlSource, value: XmlElement) -> bool:
+    """Return whether a value has elements or references to entities."""
+    markup = (source.get_markup(part.start, part.end) for part in value.parts if isinstance(part, XmlMarkup))
+    return any(value.children) or any(part.startswith("&") for part in markup)
 
 
 @dataclass(frozen=True)

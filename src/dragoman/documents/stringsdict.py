@@ -1,4 +1,4 @@
-"""Files of plural forms of Apple (.stringsdict): the text of each form, and the formats around them that have words."""
+"""Files of forms of Apple (.stringsdict): the text of each plural, width or device, and formats that have words."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from dragoman.documents.xml_units import UnitList, get_indent, write_element_con
 from dragoman.errors import DataError
 
 _FORMAT_KEY = "NSStringLocalizedFormatKey"
+_RULES = frozenset(("NSStringVariableWidthRuleType", "NSStringDeviceSpecificRuleType"))
+"""Keys of texts by width or device"""
 _VARIABLE = re.compile(r"%(?:\d+\$)?#@\w+@")
 
 
@@ -36,15 +38,16 @@ def parse_stringsdict(content: bytes) -> Document:
     forms: dict[tuple[str, ...], dict[str, _Value]] = {}
     for value in values:
         forms.setdefault(value.path[:-1], {})[value.path[-1]] = value
-    if not any("NSStringFormatSpecTypeKey" in names for names in forms.values()):
+    if not any("NSStringFormatSpecTypeKey" in names or _RULES.intersection(path) for path, names in forms.items()):
         raise DataError("the file has no plural forms, so it is no .stringsdict file", code="invalid-format")
     units = UnitList(len(content))
     for value in values:
         *parents, name = value.path
-        is_form = name in CATEGORIES and "NSStringFormatSpecTypeKey" in forms[tuple(parents)]
+        is_plural = name in CATEGORIES and "NSStringFormatSpecTypeKey" in forms[tuple(parents)]
+        is_form = is_plural or bool(_RULES.intersection(parents[-1:]))
         if is_form or (name == _FORMAT_KEY and any(map(str.isalpha, _VARIABLE.sub("", value.text)))):
             key = ".".join(value.path if is_form else parents)[:MAX_CONTEXT]
-            unit = Unit(key, value.text, context=key, key=key, plural_form=name if is_form else "")
+            unit = Unit(key, value.text, context=key, key=key, plural_form=name if is_plural else "")
             units.add(unit, partial(_write, source, value.element))
 
     def make_plural_edits(language: str) -> Sequence[Edit]:

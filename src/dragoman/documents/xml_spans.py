@@ -168,6 +168,7 @@ class XmlSource:
             )
         self.content = content
         self._has_entities = has_entities
+        self._entities: set[str] = set()
         start = content[:_CHUNK_BYTES]
         self.encoding = _detect_encoding(start)
         self._root: XmlElement | None = None
@@ -217,7 +218,7 @@ class XmlSource:
         that is not well formed, declares entities, has elements deeper than MAX_DEPTH, or has more names or parts of an element
         than the limits allow.
         """
-        reader = _TreeReader(self.encoding, names, on_start, max_parts, has_entities=self._has_entities)
+        reader = _TreeReader(self.encoding, names, on_start, max_parts, self._entities, has_entities=self._has_entities)
         start = 0
         while start < len(self.content):
             check_goes_on()
@@ -258,7 +259,7 @@ class XmlSource:
     def read_element(self, place: XmlPlace) -> XmlElement:
         """Return the element at a place, as `iter_elements` yielded it. Places in the order of the file take linear time."""
         if self._fragments is None or not place.parents:
-            self._fragments = _FragmentReader(self.content, self.encoding)
+            self._fragments = _FragmentReader(self.content, self.encoding, self._entities)
         return self._fragments.read(place)
 
     def end_reading(self) -> None:
@@ -287,10 +288,10 @@ def _list_parents(element: XmlElement) -> list[tuple[int, int]]:
 class _FragmentReader:
     """Reader of single elements of a file that was read before."""
 
-    def __init__(self, content: Sliceable, encoding: str) -> None:
+    def __init__(self, content: Sliceable, encoding: str, entities: set[str]) -> None:
         self._content = content
         self._encoding = encoding
-        self._reader = _TreeReader(encoding.replace("utf-16-", "utf-16"), ())
+        self._reader = _TreeReader(encoding.replace("utf-16-", "utf-16"), (), entities=entities)
         self._reader.parser.UseForeignDTD(True)  # named characters, which the file's own DTD outside would declare, are texts
         self._parents: list[tuple[int, int]] = []
         self._num_fed = 0
@@ -343,6 +344,7 @@ class _TreeReader:
         names: Collection[str],
         on_start: Callable[[XmlElement], None] | None = None,
         max_parts: int = MAX_PARTS,
+        entities: set[str] | None = None,
         *,
         has_entities: bool = False,
     ) -> None:
@@ -354,6 +356,7 @@ class _TreeReader:
         self._on_start = on_start
         self._max_parts = max_parts
         self._has_entities = has_entities
+        self._entities = set() if entities is None else entities  # names of those that the file declares
         self._open: list[tuple[XmlElement, list[XmlElement | XmlText | XmlMarkup]]] = []
         self._outermost: XmlElement | None = None
         self._num_parts = 0
@@ -481,7 +484,8 @@ class _TreeReader:
 
     def _read_other(self, text: str) -> None:
         """Add what has no other handler. A named character, which a DTD outside would declare, is text."""
-        character = html.unescape(text) if _NAMED_CHARACTER.fullmatch(text) else text
+        is_character = _NAMED_CHARACTER.fullmatch(text) and text[1:-1] not in self._entities
+        character = html.unescape(text) if is_character else text
         if character != text:
             self._add_text(character)
         else:
@@ -500,6 +504,7 @@ class _TreeReader:
                 "tags and references: write the text itself in its place",
                 code="invalid-format",
             )
+        self._entities.add(name)
 
     def _read_declaration(self, element: str, name: str, kind: str, default: str | None, required: bool) -> None:
         """Refuse more declared attributes than documents have, and values that each element would get."""
