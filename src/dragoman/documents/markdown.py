@@ -648,9 +648,9 @@ class _InlineReader:
                     self._open(token.markup, is_glued=is_glued and self._position > 0)
                 case "strong_close" | "dialect_close" | "em_close" | "s_close":
                     self._expect(token.markup)
-                    if match_ := _TITLE_OF_TEMPLATE.match(token.markup, max(token.markup.rfind("}"), 0)):
-                        start, end = (self._position + position for position in match_.span(1))
-                        self.titles += read_title(self.content, (start, end), (self._position, end + 1))
+                    if title := _TITLE_OF_TEMPLATE.match(token.markup, max(token.markup.rfind("}"), 0)):
+                        first, last = (self._position + position for position in title.span(1))
+                        self.titles += read_title(self.content, (first, last), (self._position, last + 1))
                     self._close(token.markup)
                 case _:
                     raise _UnreadableInlineError
