@@ -130,7 +130,6 @@ class PairNoise:
         return bool(self.probabilities.any())
 
     def select_noisy(self, epoch: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the pairs that get noise in an epoch."""
         return np.asarray(self._select(self._hash_indices(epoch, indices)).any(axis=0))
 
     def apply(

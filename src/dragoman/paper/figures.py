@@ -61,7 +61,6 @@ class EncoderAttention:
         return merge_tokens(self.tokens, self.word_indices)
 
     def token_positions(self, word: int) -> tuple[int, ...]:
-        """Return the token positions of a word, counted from 0."""
         return tuple(position for position, word_index in enumerate(self.word_indices) if word_index == word)
 
 

@@ -88,7 +88,6 @@ class SystemResult:
 
     @property
     def training_tokens_per_second(self) -> float:
-        """Return the target tokens of all seeds for each second of training."""
         return sum(run.target_tokens for run in self.trained) / max(sum(run.seconds for run in self.trained), 1e-9)
 
     @property

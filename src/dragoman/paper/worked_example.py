@@ -47,7 +47,6 @@ class WorkedExample:
 
 
 def compute_example() -> WorkedExample:
-    """Compute the example with the functions of the model."""
     num_heads = len(DIFFERENCES)
     mean_product = sum(FIRST_PRODUCTS) / 2
     products_HS = torch.tensor([[mean_product + gap / 2, mean_product - gap / 2] for gap in DIFFERENCES])
@@ -74,7 +73,6 @@ def compute_example() -> WorkedExample:
 
 
 def draw_example(example: WorkedExample) -> str:
-    """Draw the weights of all heads as an SVG."""
     return render_matrix(
         [head.weights for head in example.heads],
         [f"head {head.head}" for head in example.heads],

@@ -89,7 +89,6 @@ class _SingleRowState:
         self.open_labels: list[int] = []
 
     def find_mask_row(self, outputs_1T: Array, sentence: int) -> int:
-        """Return the row of the mask table."""
         length = outputs_1T.shape[1]
         if sentence != self.sentence or self.num_tokens not in (length - 1, length):
             self.reset(sentence)

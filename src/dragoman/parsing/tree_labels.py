@@ -116,7 +116,6 @@ class TreeLabels:
         return normalize_tree(tree, function_tags=self.function_tags, traces=self.traces)
 
     def describe(self) -> str:
-        """Return the numbers of labels in a sentence."""
         return f"the trees have {len(self.brackets)} bracket labels and {len(self.tags)} tags"
 
     def get_source_text(self, target: str) -> str:
@@ -191,7 +190,6 @@ class TreeLabels:
         return [self._ids.get(token, UNKNOWN_ID) for token in text.split(" ")] if text else []
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several texts, as `encode` does."""
         return [self.encode(text) for text in texts]
 
     def sample_encode(self, text: str, *, alpha: float, seed: int) -> list[int]:

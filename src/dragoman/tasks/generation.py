@@ -382,7 +382,6 @@ class VocabularyMap:
         self.local_ids = {token_id: local_id for local_id, token_id in enumerate(token_ids)}
 
     def to_local_ids(self, tokens: Iterable[int]) -> tuple[int, ...]:
-        """Return the numbers of those tokens that are in the restricted vocabulary."""
         return tuple(self.local_ids[token] for token in tokens if token in self.local_ids)
 
     def map_constraints(self, constraints: SentenceConstraints) -> SentenceConstraints:

@@ -99,7 +99,6 @@ class LineSearch:
     compute_utility: UtilityFn | None = None
 
     def translate(self, lines: Sequence[str], *, on_progress: OnProgress = lambda _: None) -> list[TranslatedLine]:
-        """Encode and search each line, in order."""
         source_limit = get_source_limit(self.inference_model.max_positions, self.decoding)
         return self.run(encode_lines(self.tokenizer, lines, source_limit=source_limit), on_progress=on_progress)
 

@@ -116,11 +116,9 @@ class PieceVocabulary:
         return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a line. Raise DataError for half of a surrogate pair, which UTF-8 cannot encode."""
         return self._encode(self._processor, text)
 
     def encode_continuation(self, text: str) -> list[int]:
-        """Return the ids of a text that follows other text without a space between them."""
         return self._encode(self._continuing_processor, text)
 
     @cached_property
@@ -189,7 +187,6 @@ class PieceVocabulary:
         return AddedTokenSplitter(self.piece_list.added, self.piece_list.rules, self._normalize)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several lines, as `encode` does."""
         return [self.encode(text) for text in texts]
 
     def sample_encode(self, text: str, *, alpha: float, seed: int) -> list[int]:
@@ -199,7 +196,6 @@ class PieceVocabulary:
         return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids as one line; line breaks from byte pieces become spaces."""
         pieces = [self.added_texts.get(index, self.pieces[index]) for index in ids if index not in self._silent_ids]
         text: str = self._processor.decode_pieces(pieces)
         return re.sub(r"[\r\n]", " ", text.replace(METASPACE, " ")).strip()
@@ -222,7 +218,6 @@ class PieceVocabulary:
         }
 
     def piece_to_id(self, piece: str) -> int | None:
-        """Return the id of a piece, including `<unk>`; None if there is no such piece."""
         return self._ids.get(piece)
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
@@ -230,7 +225,6 @@ class PieceVocabulary:
 
     @cached_property
     def word_start_mask(self) -> npt.NDArray[np.bool_]:
-        """Mask of the ids whose piece starts a word. (V,)"""
         return np.array([piece.startswith(METASPACE) for piece in self.pieces])
 
 

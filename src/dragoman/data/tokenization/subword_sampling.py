@@ -170,7 +170,6 @@ class UnigramSampling:
         self._cached_lattice = lru_cache(maxsize=2**14)(self._build_lattice)
 
     def split(self, text: str, alpha: float, rng: Random) -> list[int]:
-        """Return the ids of a normalized text with ▁ for spaces."""
         ids: list[int] = []
         for word in self._table.split_words(text):
             lattice, end = (

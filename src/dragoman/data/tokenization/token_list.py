@@ -103,7 +103,6 @@ class TokenListTokenizer:
         return len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a line. Raise DataError for half of a surrogate pair, which UTF-8 cannot encode."""
         if not self.added:
             return self._encode_part(text)
         encode_utf8(text, lowercase=False)
@@ -140,7 +139,6 @@ class TokenListTokenizer:
         return self.scheme.split(normalize(encode_utf8(text, lowercase=self.lowercase).decode(), self.normalization))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several lines, as `encode` does."""
         return [self.encode(text) for text in texts]
 
     def sample_encode(self, text: str, *, alpha: float, seed: int) -> list[int]:
@@ -150,7 +148,6 @@ class TokenListTokenizer:
         return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids as one line; line breaks from byte tokens become spaces."""
         texts: list[str] = []
         parts = groupby((index for index in ids if index not in self._silent_ids), key=self._added_texts.get)
         for added_text, group in parts:
@@ -170,7 +167,6 @@ class TokenListTokenizer:
         return {token.id: token.text for token in self.added if token.id not in SPECIAL_IDS}
 
     def piece_to_id(self, piece: str) -> int | None:
-        """Return the id of a piece, including `<unk>`; None if there is no such piece."""
         return UNKNOWN_ID if piece == SPECIAL_PIECES[UNKNOWN_ID] else self._ids_by_piece.get(piece)
 
     @cached_property
@@ -193,7 +189,6 @@ class TokenListTokenizer:
         return self.tokens[len(SPECIAL_IDS) + len(self.reserved_ids) :]
 
     def reserve(self, tokens: Sequence[str]) -> TokenListTokenizer:
-        """Return a tokenizer with these reserved tokens after the special ones. Raise ValueError if one is a piece already."""
         if known := next((token for token in tokens if self.piece_to_id(token) is not None), None):
             raise ValueError(f"it has a piece {known} already")
         return self._copy([*tokens, *self._reserved_tokens], self.normalization)
@@ -208,12 +203,10 @@ class TokenListTokenizer:
         return TokenListTokenizer(self.scheme, self._text_tokens, reserved=reserved, **options)
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of ids, in which ▁ marks a space."""
         return [self._pieces[index] for index in ids]
 
     @cached_property
     def word_start_mask(self) -> npt.NDArray[np.bool_]:
-        """Mask of the ids whose piece starts a word. (V,)"""
         return np.array([piece.startswith(METASPACE) for piece in self._pieces])
 
     @cached_property

@@ -48,7 +48,6 @@ class Prefix:
         return add_logs(self.blank, self.token)
 
     def get_child(self, token: int) -> Prefix:
-        """Return the prefix that is one token longer."""
         child = self.children.get(token)
         if child is None:
             child = self.children[token] = Prefix(self, token, self.length + 1)

@@ -57,7 +57,6 @@ class MixerState(DecoderState):
         return replace(self, layers=layers, pointer=self.pointer and self.pointer.reorder(rows_N))
 
     def select_sentences(self, sentences_B: Tensor) -> MixerState:
-        """Return the state of these sentences alone, with all their rows."""
         layers = self.layers
         if layers is not None:
             beam_size = layers[0][0].shape[0] // self.memory_mask.shape[0]

@@ -103,7 +103,6 @@ def show_figure_1() -> Demonstration:
 
 
 def _find_block(name: str) -> str:
-    """Return the block of Figure 1 of a parameter."""
     if ".layers." not in name:
         return "embeddings and output matrix, shared"
     stack, _, _, part, *_ = name.split(".")

@@ -47,9 +47,7 @@ class Linearization(Protocol):
     """Conversion of trees to tokens."""
 
     @property
-    def name(self) -> LinearizationName:
-        """Return the name that recipes use."""
-        ...
+    def name(self) -> LinearizationName: ...
 
     def linearize(self, tree: Tree) -> list[str]:
         """Return the tokens of a tree. Raises DataError for a tree that the linearization cannot express."""

@@ -174,7 +174,6 @@ class _TreeBuilder:
             self.add_next_word()
 
     def _join_trees(self) -> Tree:
-        """Return the trees and words outside of all brackets as one tree."""
         outer_trees, end = self.open_nodes[0].children, len(self.tokens)
         constituent_indices = [index for index, outer_tree in enumerate(outer_trees) if not outer_tree.is_preterminal]
         is_unrepaired = not self.repairs  # in this case a single tag is the well-formed output
