@@ -321,8 +321,12 @@ def test_parts_of_docbook_state_the_language_of_the_translation() -> None:
     )
 
 
-def test_characters_that_asciidoc_names_are_read_and_texts_of_pictures_counted() -> None:
+def test_texts_of_pictures_in_asciidoc() -> None:
+    """A block's is a text, in quotes if it needs them, and that inside a paragraph is counted."""
     content = b"See{nbsp}here image:a.png[Red, 10] it{rsquo}s {b}.\n\nimage::b.png[The picture]\n\nimage::c.png[width=10]\n"
     document = parse_asciidoc(content)
-    assert list_sources(document) == ["See\u00a0here <x1/> it\u2019s <x2/>."]
-    assert document.skipped == {"alternative texts of pictures": 2}
+    assert list_sources(document) == ["See\u00a0here <x1/> it\u2019s <x2/>.", "The picture"]
+    assert document.skipped == {"alternative texts of pictures": 1}
+    written = write_document(document, {"1": UnitTranslation("Das Bild, [neu]")})
+    assert b'image::b.png["Das Bild, [neu]"]' in written
+    assert list_sources(parse_asciidoc(written))[1] == "Das Bild, [neu]"

@@ -43,7 +43,10 @@ _CELL = re.compile(r"(?<!\S)(?:\d{1,4}(?:\.\d{1,4})?[*+]|\.\d{1,4}[*+])?[<^>]?(?
 _COLUMNS = re.compile(r"\bcols\s*=\s*(?:\"([^\"]{0,500})\"|([^,\]]{1,500}))")
 _KEPT_COLUMN = re.compile(r"[lm]$")
 _ID_PART = re.compile(r"^:id(prefix|separator):[ \t]*([^\s]{0,9})", re.MULTILINE)
-_PICTURE = re.compile(r"\bimage::?[^\s\[\]]{1,300}+\[\s*+\"?([^\[\]\n\",=]{1,300}+)(?![^\[\]\n\",=]|=)")
+_BLOCK_PICTURE = re.compile(
+    r"image::[^\s\[\]]{1,300}+\[[ \t]*+(?:\"([^\"\\\n]++)\"|(?![.#%\s])([^\[\]\n\",=]++)(?=[\],])(?<![ \t]))"
+)
+_PICTURE = re.compile(r"\bimage:(?!:)[^\s\[\]]{1,300}+\[\s*+\"?([^\[\]\n\",=]{1,300}+)(?![^\[\]\n\",=]|=)")
 _LINK = re.compile(r"(?:<<|xref:|link:)#?([^,>\[\]\n]{1,200})")
 
 
@@ -52,6 +55,10 @@ def parse_asciidoc(content: bytes) -> Document:
     reader = _AsciidocReader(decode(content))
     reader.read()
     return replace(reader.texts.make_document("asciidoc"), keep_anchors=lambda names, is_hugo: reader.linked.update(names))
+
+
+def _quote_attribute(text: str) -> str:
+    return f'"{text}"' if re.search(r"[\[\],=]|^[.#%]", text) else text
 
 
 class _AsciidocReader:
@@ -135,6 +142,11 @@ class _AsciidocReader:
         if (end := self._read_title(number, style)) > number:
             return end
         if _KEPT_LINE.match(line):
+            if match := _BLOCK_PICTURE.match(line):
+                span = match.span(1 if match[1] else 2)
+                protect = str if match[1] else _quote_attribute
+                place = (self._starts[number] + span[0], self._starts[number] + span[1])
+                self.texts.add([place], is_block=False, protect=protect)
             if line.startswith(":"):
                 while line.endswith("\\") and number + 1 < len(self._lines):
                     number += 1
