@@ -20,7 +20,7 @@ from corpus_files import COMPRESSORS
 from dragoman.errors import DataError
 from dragoman.formats import text as text_module
 from dragoman.formats.pair import Pair, to_single_line
-from dragoman.formats.text import read_lines
+from dragoman.formats.text import UTF8_HINT, read_lines
 from dragoman.formats.tsv import read_aligned
 from expected_errors import error_message
 
@@ -176,7 +176,7 @@ def test_invalid_bytes_are_named_with_location(subtests: pytest.Subtests, tmp_pa
             for suffix, compress in COMPRESSORS.items():
                 path = tmp_path / f"a.txt{suffix}"
                 path.write_bytes(compress(content))
-                assert error_message(partial(list, read_lines(path))) == f"{path}, {location}; convert the text to UTF-8"
+                assert error_message(partial(list, read_lines(path))) == f"{path}, {location}; {UTF8_HINT}"
 
 
 @pytest.mark.parametrize("suffix", ARCHIVES)
@@ -244,7 +244,7 @@ def test_standard_input_is_read_as_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("ä\r\nb\u2028".encode()), encoding="ascii"))
     assert list(read_lines(None)) == ["ä", "b\u2028"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff"), encoding="latin-1"))
-    expected = "standard input, line 2: not UTF-8 (byte 0xff at column 1); convert the text to UTF-8"
+    expected = f"standard input, line 2: not UTF-8 (byte 0xff at column 1); {UTF8_HINT}"
     assert error_message(lambda: list(read_lines(None))) == expected
 
 

@@ -31,6 +31,7 @@ from dragoman.io.storage import (
     check_path_is_free,
     lock_dir,
     make_dirs,
+    to_write_error,
     verify_checksums,
     write_json,
     write_lines,
@@ -535,6 +536,12 @@ def test_file_that_reads_back_differently_raises(tmp_path: Path) -> None:
         assert read_tree(tmp_path) == {}
     write(Path.exists)
     verify_checksums(path, BundleError)
+
+
+def test_missing_folder_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "file"
+    message = str(to_write_error(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))))
+    assert message == f"{path}: cannot be written: there is no folder {path.parent}; make it first"
 
 
 def test_unreadable_folder_raises(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

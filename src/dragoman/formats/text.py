@@ -183,7 +183,10 @@ class _MultiStreamReader(io.RawIOBase):
         super().close()
 
 
-def read_lines(path: Path | None, *, hint: str = "convert the text to UTF-8", encoding: str = "utf-8") -> Iterator[str]:
+UTF8_HINT = "convert the text to UTF-8, as by iconv -f WINDOWS-1252 -t UTF-8 FILE"
+
+
+def read_lines(path: Path | None, *, hint: str = UTF8_HINT, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the lines of a file without their ends. Only \\n and \\r\\n end a line. A path of None is standard input.
 
     hint: advice at the end of the error message for bytes that are not of the encoding

@@ -43,6 +43,8 @@ _FOLDER_CODES: tuple[tuple[type[DragomanError], str, str], ...] = (
 
 def to_write_error(path: Path, error: OSError, needed: int | None = None) -> WriteError:
     """Return the WriteError for an error of the system; for a full disk, with the free space and the `needed` bytes."""
+    if error.errno == errno.ENOENT and not path.parent.exists():
+        return WriteError(f"{path}: cannot be written: there is no folder {path.parent}; make it first")
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return WriteError(f"{path}: cannot be written: {error.strerror or error}")
     available, folder = _get_free_space(path)
