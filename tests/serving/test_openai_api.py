@@ -15,7 +15,7 @@ import pytest
 
 from capital_letters import listen, make_client
 from dragoman.errors import DataError
-from dragoman.serving.model_set import ModelSet, ServedTranscriber
+from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
 from dragoman.transcription.transcriber import Transcriber
@@ -52,7 +52,7 @@ class StubTranscriber:
 
 def make_speech_service(*names: str, stub: StubTranscriber | None = None, **limits: Any) -> TranslationService:
     transcriber = cast(Transcriber, stub or StubTranscriber())
-    served = [ServedTranscriber(f"models/{name}", transcriber) for name in names or ("tiny",)]
+    served = dict.fromkeys(names or ("tiny",), transcriber)
     return TranslationService(ModelSet([], transcribers=served), ServerLimits(**limits))
 
 

@@ -131,7 +131,7 @@ def test_parses_are_those_of_the_parser(parsing_service: TranslationService, par
     assert parsing_service.models.parser is not None
     sentences = ["the cat sat .", ["dogs", "and", "cats"], ""]
     tags = [None, ["NNS", "CC", "NNS"], None]
-    expected = parsing_service.models.parser.parser.parse(sentences, tags=tags, method="beam", beam_size=4, nbest=2)
+    expected = parsing_service.models.parser.parse(sentences, tags=tags, method="beam", beam_size=4, nbest=2)
     with dragoman.Client(parsing_url) as client:
         parses = client.parse(sentences, tags=tags, alternatives=1)
         assert [parse.tree for parse in parses] == [parse.brackets for parse in expected]

@@ -28,7 +28,7 @@ from typing import (
     get_type_hints,
 )
 
-from dragoman.config.section_validation import FieldError, suggest_name, suggest_or_list_names
+from dragoman.config.section_validation import FieldError, format_value, suggest_name, suggest_or_list_names
 from dragoman.errors import RecipeError
 
 T = TypeVar("T")
@@ -340,7 +340,7 @@ def _build_dict_reader(read_key: Reader, read: Reader) -> Reader:
             try:
                 read_key(key)
             except ValueError as error:
-                raise FieldError.of_name(key, error) from None
+                raise FieldError(f"{format_value(key)} is not a name: {error}") from None
             items[key] = _read_at((key,), read, item)
         return items
 

@@ -25,11 +25,6 @@ class FieldError(ValueError):
         super().__init__(message)
         self.message, self.value, self.location, self.code = message, value, location, code
 
-    @classmethod
-    def of_name(cls, name: Any, error: ValueError) -> FieldError:
-        """Return the mistake in the name of an item."""
-        return cls(f"{format_value(name)} is not a name: {error}")
-
     def __str__(self) -> str:
         key = _format_key(self.location)
         if self.value is not _NO_VALUE:

@@ -104,12 +104,7 @@ def _list_names(files: SourceFiles) -> frozenset[str]:
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
-    """Return the model of a package.
-
-    Raises:
-        DataError: a file is missing or damaged.
-        BundleError: the package has a feature that dragoman does not have.
-    """
+    """Return the model of a package."""
     metadata = files.read_settings(METADATA_FILE)
     if metadata.get("type", "translate") != "translate":
         raise metadata.refuse("type", "dragoman has packages of the type 'translate' only")

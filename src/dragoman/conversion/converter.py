@@ -56,7 +56,10 @@ class SourceFormat(Protocol):
 
     @property
     def read(self) -> Callable[[SourceFiles, ConversionOptions], ConvertedModel]:
-        """Function that returns the model of a folder."""
+        """Function that returns the model of a folder.
+
+        It raises DataError for a missing or damaged file, and BundleError for a feature that dragoman does not have.
+        """
 
 
 STEP_SUFFIXES = STEP_SUFFIX, INPUT_STEP_SUFFIX

@@ -104,12 +104,7 @@ def detect(files: SourceFiles) -> bool:
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
-    """Return the model of a folder.
-
-    Raises:
-        DataError: a file is missing or damaged.
-        BundleError: the model has a feature that dragoman does not have.
-    """
+    """Return the model of a folder."""
     folder = open_folder(files)
     # An export with two tokenizers has both names; one with a joint tokenizer has the first only.
     pairs = [pair for pair in SEGMENTER_PAIRS if pair[1] in files or pair[0] not in SEGMENTERS]

@@ -68,12 +68,7 @@ def detect(files: SourceFiles) -> bool:
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
-    """Return the model of a folder.
-
-    Raises:
-        DataError: a file is missing or damaged.
-        BundleError: the model has a feature that dragoman does not have.
-    """
+    """Return the model of a folder."""
     config = files.read_settings(CONFIG_FILE)
     settings = _read_settings(config)
     vocabulary = files.read_settings(VOCABULARY_FILE)

@@ -81,12 +81,7 @@ def detect(files: SourceFiles) -> bool:
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
-    """Return the model of a folder.
-
-    Raises:
-        DataError: a file is missing or damaged.
-        BundleError: the model has a feature that dragoman does not have.
-    """
+    """Return the model of a folder."""
     path, checkpoint = open_checkpoint(files, INERT_CLASSES)
     settings, task = _read_settings(checkpoint, path)
     source_language, target_language = _choose_languages(files, options, task)

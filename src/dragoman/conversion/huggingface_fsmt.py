@@ -43,12 +43,7 @@ def detect(files: SourceFiles) -> bool:
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
-    """Return the model of a folder.
-
-    Raises:
-        DataError: a file is missing or damaged.
-        BundleError: the model has a feature that dragoman does not have.
-    """
+    """Return the model of a folder."""
     settings = files.read_settings(CONFIG_FILE)
     if added := sorted(list_stated_texts(files) - {"<unk>", *FAIRSEQ_SPECIAL_TOKENS.values()}):
         raise BundleError(

@@ -60,12 +60,7 @@ def detect(files: SourceFiles) -> bool:
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
-    """Return the model of a folder.
-
-    Raises:
-        DataError: a file is missing or damaged.
-        BundleError: the model has a feature that dragoman does not have.
-    """
+    """Return the model of a folder."""
     settings = files.read_settings(CONFIG_FILE)
     settings.require("tie_word_embeddings", True, True)
     _check_features(files, settings)

@@ -91,13 +91,7 @@ def detect(files: SourceFiles) -> bool:
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
-    """Return the model of a folder.
-
-    Raises:
-        MissingDependencyError: PyYAML is not installed.
-        DataError: a file is missing or damaged.
-        BundleError: the model has a feature that dragoman does not have.
-    """
+    """Return the model of a folder."""
     config = _read_config(files)
     data, model = _get_section(config, "data"), _get_section(config, "model")
     # Version 1 has one set of options for both sides, and `src` and `trg` are the languages.

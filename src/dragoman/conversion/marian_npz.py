@@ -116,12 +116,7 @@ def _begins_as_binary(files: SourceFiles, name: str) -> bool:
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
-    """Return the model of a folder.
-
-    Raises:
-        DataError: a file is missing or damaged.
-        BundleError: the model has a feature that dragoman does not have.
-    """
+    """Return the model of a folder."""
     decoder = _read_decoder_settings(files)
     model_file = _choose_model(files, decoder)
     path = files.path(model_file)

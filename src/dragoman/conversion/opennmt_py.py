@@ -91,12 +91,7 @@ def detect(files: SourceFiles) -> bool:
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
-    """Return the model of a folder.
-
-    Raises:
-        DataError: a file is missing or damaged.
-        BundleError: the model has a feature that dragoman does not have.
-    """
+    """Return the model of a folder."""
     path, checkpoint = open_checkpoint(files, INERT_CLASSES)
     content = checkpoint.value if isinstance(checkpoint.value, dict) else {}
     opt = content.get("opt")

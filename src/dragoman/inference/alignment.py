@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.tasks.attention_alignment import AlignmentHead, extract_pair_links
+from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions
 from dragoman.tasks.translation import TranslatedLine
-from dragoman.word_aligner import Link
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,3 @@ class AttentionAligner:
                 [AlignmentHead().select_weights(weights_LHTS), self.head.select_weights(weights_LHTS)]
             ),
         )
-
-    def extract_links(self, source: Sequence[int], target: Sequence[int], head_TS: NDArray[np.float32]) -> list[Link]:
-        """Return the links between the words of a pair."""
-        return extract_pair_links(head_TS, source, target, self.tokenizer)

@@ -9,6 +9,7 @@ from dragoman.errors import BundleError
 from dragoman.inference.configured_model import ConfiguredModel
 from dragoman.inference.inputs import encode_pairs, find_unfit_pairs
 from dragoman.inference.translation_result import Translation
+from dragoman.tasks.attention_alignment import extract_pair_links
 from dragoman.tasks.confidence import compute_signals
 from dragoman.tasks.forced_decoding import score_pairs
 from dragoman.tasks.translation import get_source_limit, has_text
@@ -91,5 +92,5 @@ class PairScorer:
         weights = aligner.compute_pair_weights(pairs, model.decoding.batch_tokens)
         links_by_pair: list[list[Link]] = [[] for _ in sources]
         for index, weights_2TS in zip(text_indices, weights, strict=True):
-            links_by_pair[index] = aligner.extract_links(source_ids[index], target_ids[index], weights_2TS[1])
+            links_by_pair[index] = extract_pair_links(weights_2TS[1], source_ids[index], target_ids[index], model.tokenizer)
         return links_by_pair

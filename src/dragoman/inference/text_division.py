@@ -8,18 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from dragoman.inference.text_options import TextOptions
 from dragoman.text.breaks import find_boundaries
 from dragoman.text.inline_codes import BLOCK_TAGS, INLINE_TAGS, CodedText, Element, Part, Point, read_inline, write_parts
 from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.other_scripts import mark_long_words
 from dragoman.text.sentences import cut_long_spans, split_sentences
 from dragoman.text.word_codes import mark_word_codes
-
-if TYPE_CHECKING:
-    pass
-from dragoman.inference.text_options import TextOptions
 
 MAX_SENTENCE_CHARACTERS = 2000
 """Longest sentence that is translated as one. To place its codes takes time and memory that grow with its square."""

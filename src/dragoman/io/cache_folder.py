@@ -1,4 +1,4 @@
-"""Folder of what a machine keeps between runs: measurements and fetched models. It may be missing or read-only."""
+"""Folder of what a machine keeps between runs, such as fetched models. It may be missing or read-only."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _build_health_router(service: TranslationService) -> APIRouter:
     @router.get("/readyz")
     async def is_ready() -> JSONResponse:
         """Answer 200 if requests are accepted, and 503 while the server stops or its queue is full."""
-        state = await service.check_state()
+        state = service.describe_state()
         return JSONResponse({"status": state}, status_code=200 if state == "ok" else 503)
 
     return router

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dragoman.bundle import read_config
@@ -65,22 +66,6 @@ class Step:
     annotate_terms: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class ServedParser:
-    """Loaded bundle of a parser. name: its folder"""
-
-    name: str
-    parser: Parser
-
-
-@dataclass(frozen=True, eq=False)
-class ServedTranscriber:
-    """Loaded bundle of a transcriber. name: its folder"""
-
-    name: str
-    transcriber: Transcriber
-
-
 @dataclass(frozen=True)
 class LineKey:
     """Kind of a line to translate: lines with equal keys share a batch. decoding: options of the request, sorted by name"""
@@ -96,26 +81,29 @@ class LineKey:
 class ParseKey:
     """Kind of a sentence to parse, as `LineKey`. tags: tags of its words, or None to predict them"""
 
-    model: ServedParser
+    parser: Parser
     is_constrained: bool = True
     decoding: tuple[tuple[str, Any], ...] = ()
     tags: PosTags | None = None
 
 
 class ModelSet:
-    """Loaded bundles. A reload makes a new set, and requests in progress go on with the one that they have."""
+    """Loaded bundles. A reload makes a new set, and requests in progress go on with the one that they have.
+
+    transcribers: transcribers by the names of their folders
+    """
 
     def __init__(
         self,
         models: Sequence[ServedModel],
         *,
         pivot: str | None = None,
-        parser: ServedParser | None = None,
-        transcribers: Sequence[ServedTranscriber] = (),
+        parser: Parser | None = None,
+        transcribers: Mapping[str, Transcriber] = MappingProxyType({}),
     ) -> None:
         self.models = tuple(models)
         self.parser = parser
-        self.transcribers = tuple(transcribers)
+        self.transcribers = dict(transcribers)
         self.pivot = pivot
         self.steps: dict[Pair, Step] = {}
         for model in models:
@@ -144,22 +132,25 @@ class ModelSet:
         from dragoman.parsing.parser import Parser
 
         models: list[ServedModel] = []
-        parser: ServedParser | None = None
-        transcribers: list[ServedTranscriber] = []
+        parser: Parser | None = None
+        transcribers: dict[str, Transcriber] = {}
         for path in paths:
             if read_config(find_copy(path) or locate_bundle(path))[0].task.has_speech_source:
                 from dragoman.transcription.transcriber import Transcriber
 
                 import_sound_libraries(f"{path}: a recording")
-                transcribers.append(ServedTranscriber(str(path), Transcriber.load(path, **device_options)))
+                if path.name in transcribers:
+                    raise BundleError(
+                        f"{path}: two transcribers are in folders of one name, by which requests choose; rename one",
+                        code="invalid-bundle",
+                    )
+                transcribers[path.name] = Transcriber.load(path, **device_options)
                 continue
             translator = load(path, **device_options)
             if isinstance(translator, Parser):
                 if parser is not None:
-                    raise BundleError(
-                        f"{path}: is a second parser, after {parser.name}; give one parser to a server", code="wrong-task"
-                    )
-                parser = ServedParser(str(path), translator)
+                    raise BundleError(f"{path}: is a second parser; give one parser to a server", code="wrong-task")
+                parser = translator
                 continue
             pairs = list_pairs(translator)
             if not pairs:
@@ -170,11 +161,6 @@ class ModelSet:
                 )
             models.append(ServedModel(str(path), translator, pairs, translator.session.release_mapped_weights))
         model_set = cls(models, pivot=pivot, parser=parser, transcribers=transcribers)
-        if len(names := model_set.list_transcribers()) < len(transcribers):
-            raise BundleError(
-                f"{', '.join(names)}: two transcribers are in folders of one name, by which requests choose; rename one",
-                code="invalid-bundle",
-            )
         model_set.check_pivot()
         return model_set
 
@@ -191,21 +177,17 @@ class ModelSet:
         if not self.models:
             raise DataError("no bundle of this server translates; start dragoman serve with one", code="unsupported-language")
 
-    def list_transcribers(self) -> dict[str, ServedTranscriber]:
-        """Return the transcribers by the names of their folders."""
-        return {Path(transcriber.name).name: transcriber for transcriber in self.transcribers}
-
-    def find_transcriber(self, name: str) -> ServedTranscriber:
+    def find_transcriber(self, name: str) -> Transcriber:
         """Return the transcriber whose folder has this name. The only one has any name.
 
         Raises HttpError if there is none.
         """
         if not self.transcribers:
             raise HttpError(404, "no bundle of this server transcribes speech; start dragoman serve with one", "no-transcriber")
-        models = self.list_transcribers()
-        if len(models) > 1 and name not in models:
-            raise HttpError(404, f"model: {name[:40]} is not served; the models are {', '.join(models)}", "no-transcriber")
-        return models.get(name) or self.transcribers[0]
+        if len(self.transcribers) > 1 and name not in self.transcribers:
+            names = ", ".join(self.transcribers)
+            raise HttpError(404, f"model: {name[:40]} is not served; the models are {names}", "no-transcriber")
+        return self.transcribers.get(name) or next(iter(self.transcribers.values()))
 
     def check_language(self, code: str) -> None:
         """Raise DataError for a language that no pair of a bundle has."""
@@ -277,7 +259,7 @@ def search_lines(key: LineKey | ParseKey, lines: Sequence[str]) -> Sequence[Tran
     """Translate or parse lines of one kind, in order."""
     if isinstance(key, ParseKey):
         tags = None if key.tags is None else [key.tags] * len(lines)
-        return key.model.parser.parse(lines, tags=tags, constrained=key.is_constrained, **dict(key.decoding))
+        return key.parser.parse(lines, tags=tags, constrained=key.is_constrained, **dict(key.decoding))
     translator = key.step.model.translator
     decoding: dict[str, Any] = {**dict(key.step.decoding), **dict(key.decoding)}
     if key.is_retry:

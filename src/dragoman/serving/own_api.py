@@ -243,7 +243,7 @@ def build_model_router(service: TranslationService) -> APIRouter:
             {
                 "models": list(map(describe_model, service.models.models)),
                 "object": "list",
-                "data": [{"id": name, "object": "model"} for name in service.models.list_transcribers()],
+                "data": [{"id": name, "object": "model"} for name in service.models.transcribers],
             }
         )
 

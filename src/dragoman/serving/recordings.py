@@ -9,12 +9,11 @@ from functools import cached_property
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from dragoman.serving.model_set import ServedTranscriber
 from dragoman.serving.queued_search import QueuedSearch, RequestTimes
 from dragoman.serving.request_queue import estimate_tokens
 
 if TYPE_CHECKING:
-    from dragoman.transcription.transcriber import SpeechTask
+    from dragoman.transcription.transcriber import SpeechTask, Transcriber
     from dragoman.transcription.transcript import Transcript
 
 MAX_WAITING = 64
@@ -47,14 +46,14 @@ class Recordings:
         """Searches, whose thread starts with the first recording."""
         return QueuedSearch(_advance, max_tokens=MAX_WAITING * estimate_tokens(""))
 
-    async def transcribe(self, model: ServedTranscriber, request: RecordingRequest, times: RequestTimes) -> Transcript:
+    async def transcribe(self, model: Transcriber, request: RecordingRequest, times: RequestTimes) -> Transcript:
         """Return the transcript of a recording.
 
         Raises DataError for a file that is no recording, and for a language or a task that the model does not have, and the
         errors of `QueuedSearch.run`.
         """
         windows = _Windows(
-            model.transcriber.iter_transcripts(
+            model.iter_transcripts(
                 BytesIO(request.content),
                 name=request.name,
                 language=request.language,

@@ -23,7 +23,7 @@ from dragoman.inference.whole_texts import LineRequest, PhraseGroups, TextPlan, 
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.language_detection import DetectedLanguage, LanguageDetector
 from dragoman.serving.metrics import ServerMetrics
-from dragoman.serving.model_set import LineKey, ModelSet, ParseKey, ServedTranscriber, Step, search_lines
+from dragoman.serving.model_set import LineKey, ModelSet, ParseKey, Step, search_lines
 from dragoman.serving.queued_search import QueuedSearch, RequestTimes
 from dragoman.serving.recordings import RecordingRequest, Recordings
 from dragoman.serving.request_queue import QueueFullError
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dragoman.parsing.parse_result import Parse, PosTags, Sentence
     from dragoman.parsing.trees.ptb_tokenizer import TokenizationStyle
     from dragoman.text.glossary import Glossary
+    from dragoman.transcription.transcriber import Transcriber
     from dragoman.transcription.transcript import Transcript
 
 ARRIVAL: ContextVar[float] = ContextVar("arrival")
@@ -285,11 +286,11 @@ class TranslationService:
 
         Raises HttpError if the server has no parser, DataError for wrong words and tags, and the errors of `translate`.
         """
-        if (model := self.models.parser) is None:
+        if (parser := self.models.parser) is None:
             raise HttpError(404, "no bundle of this server is a parser; start dragoman serve with one", "no-parser")
         times = self.plan_times()
         tags = request.tags or [None] * len(request.sentences)
-        split = partial(model.parser.split_words, request.sentences, tags=tags, tokenize=request.tokenize)
+        split = partial(parser.split_words, request.sentences, tags=tags, tokenize=request.tokenize)
         words = await _call(request.sentences, split)
         groups: dict[tuple[str, ...] | None, list[int]] = {}
         for index, sentence_tags in enumerate(tags):
@@ -297,7 +298,7 @@ class TranslationService:
 
         async def parse_group(tags: tuple[str, ...] | None, indices: list[int]) -> list[Any]:
             """Parse the sentences with these tags."""
-            key = ParseKey(model, request.is_constrained, request.decoding, tags)
+            key = ParseKey(parser, request.is_constrained, request.decoding, tags)
             return await self.searches.run(key, [" ".join(words[index]) for index in indices], times)
 
         results: dict[int, Parse] = {}
@@ -305,7 +306,7 @@ class TranslationService:
             results.update(zip(indices, parses, strict=True))
         return [results[index] for index in range(len(words))]
 
-    async def transcribe(self, model: ServedTranscriber, request: RecordingRequest) -> Transcript:
+    async def transcribe(self, model: Transcriber, request: RecordingRequest) -> Transcript:
         """Transcribe a recording; see `Recordings.transcribe` for the errors."""
         return await self.recordings.transcribe(model, request, self.plan_times())
 
@@ -321,21 +322,13 @@ class TranslationService:
                 code="unsupported-language",
             )
         async with self._explain_lock:
-            return await self.explain_step(route[0], text)
-
-    async def explain_step(self, step: Step, text: str) -> str:
-        """Return the attention page of a sentence that one model translates."""
-        return await asyncio.to_thread(_explain, step, text)
+            return await asyncio.to_thread(_explain, route[0], text)
 
     def describe_state(self) -> str:
         """Return "ok" if a new request has room, and otherwise the reason why it waits."""
         if self.queue.is_closed:
             return "stopping"
         return "busy" if self.queue.num_tokens >= self.limits.max_queue_tokens else "ok"
-
-    async def check_state(self) -> str:
-        """Return the state of `describe_state`. A service whose models run in other processes asks these as well."""
-        return self.describe_state()
 
     async def close(self) -> None:
         """Finish the requests in the queue, and refuse new ones."""
