@@ -372,7 +372,7 @@ def has_same_tags(before: Iterable[str], after: Iterable[str], texts: Iterable[s
     before, after: parts of the markups, which end behind a tag
     texts: texts of the units in order, with tags and character references
     """
-    expected = (folded for text in texts for piece in _ANY_TAG.split(text)[::2] if (folded := _fold_markup(piece)))
+    expected = (piece for text in texts for piece in _ANY_TAG.split(text)[::2] if _fold_markup(piece))
     known = {""}
     for pieces, new_pieces in _pair_pieces(before, after):
         tags, new_tags = pieces[1::2], new_pieces[1::2]
@@ -389,12 +389,12 @@ def has_same_tags(before: Iterable[str], after: Iterable[str], texts: Iterable[s
                 if text and not text.isspace():
                     return False
                 continue
-            new_folded = _fold_markup(new_text)
+            plain, new_plain = html.unescape(text), html.unescape(new_text)
             if (
-                "<" in new_folded
+                "<" in new_plain
                 or ">" in new_text
-                or any(map(str.isalpha, html.unescape(text))) != any(map(str.isalpha, new_folded))
-                or next(expected, "") != new_folded
+                or any(map(str.isalpha, plain)) != any(map(str.isalpha, new_plain))
+                or ((piece := next(expected, "")) != new_text and _fold_markup(piece) != _fold_markup(new_text))
             ):
                 return False
     return next(expected, "") == ""

@@ -280,8 +280,7 @@ class _PageReader:
         self._bare: dict[int, bool] = {}  # texts in no block, and whether one element with a direction holds each
         self.skipped: Counter[str] = Counter()
         self._new_units: list[Unit] = []
-        self._run: list[_HtmlToken] = []
-        self._run_characters = 0
+        self._run: list[_HtmlToken] = []  # one behind the other in the page
 
     def read(self) -> Iterator[Unit]:
         """Yield the units of the page."""
@@ -363,8 +362,13 @@ class _PageReader:
         """End the work, or raise DataError for too many tags, or too long a text, so far."""
         check_goes_on()
         check_tags(num_tags, len(self.text.content))
-        check_codes(len(self._run) - 1)
-        check_text(self._run_characters)
+        self._check_run()
+
+    def _check_run(self) -> None:
+        """Raise DataError for too many tags, or too long a text, in the run so far."""
+        if self._run:
+            check_codes(len(self._run) - 1)
+            check_text(self._run[-1].end - self._run[0].start)
 
     def _read_tag(self, token: _HtmlToken, values: Mapping[str, str], *, has_texts: bool) -> _Tag | None:
         """Read a start tag and add units for its attributes with text. Return the tag, or None if it has no such attribute."""
@@ -428,16 +432,14 @@ class _PageReader:
     def _add_to_run(self, token: _HtmlToken) -> None:
         if not self._run:
             self._run_language = self._scopes.language
-        self._run_characters += len(token.source)
         self._run.append(token)
 
     def _end_run(self) -> None:
         """Add a unit for each text of the run, which breaks divide."""
         if not self._run:
             return
-        check_codes(len(self._run) - 1)
-        check_text(self._run_characters)
-        run, self._run, self._run_characters = self._run, [], 0
+        self._check_run()
+        run, self._run = self._run, []
         if not (breaks := _find_breaks(run)):
             self._add_text(run)
             return

@@ -133,7 +133,7 @@ class IcuMessage:
 
 def has_branches(text: str) -> bool:
     """Return whether a text has an argument with branches."""
-    return _BRANCHES.search(text) is not None
+    return "{" in text and _BRANCHES.search(text) is not None
 
 
 def _quote_choice(body: str) -> str:

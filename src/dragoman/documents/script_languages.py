@@ -14,6 +14,11 @@ _COMPLEX = re.compile(r"[\u0590-\u109f\u1780-\u17ff\ufb1d-\ufdff\ufe70-\ufefc\U0
 _ASCII_SIGNS = bytes(character for character in range(128) if not chr(character).isalpha())
 
 
+def count_letters(text: str) -> int:
+    """Return the number of letters of a text."""
+    return len(text.encode().translate(None, _ASCII_SIGNS)) if text.isascii() else sum(map(str.isalpha, text))
+
+
 class ScriptLanguages(NamedTuple):
     """Codes of the languages of texts in Latin and other simple scripts, in Asian and in complex scripts; empty if unknown."""
 
@@ -38,12 +43,10 @@ class ScriptCounts:
 
     def count(self, text: str) -> None:
         """Add a text."""
-        if text.isascii():
-            self._num_letters += len(text.encode().translate(None, _ASCII_SIGNS))
-            return
-        self._num_letters += sum(map(str.isalpha, text))
-        self._num_asian += len(_ASIAN.findall(text))
-        self._num_complex += len(_COMPLEX.findall(text))
+        self._num_letters += count_letters(text)
+        if not text.isascii():
+            self._num_asian += len(_ASIAN.findall(text))
+            self._num_complex += len(_COMPLEX.findall(text))
 
     def select(self, languages: ScriptLanguages) -> str:
         """Return the code for the script of most letters."""

@@ -24,6 +24,7 @@ from dragoman.documents.icu_message import IcuMessage, has_branches, pair_senten
 from dragoman.documents.plural_forms import get_number_like_one, insert_number, lacks_number, remove_ordinal_ends
 from dragoman.documents.reading import check_goes_on
 from dragoman.documents.reasons import describe_flags
+from dragoman.documents.script_languages import count_letters
 from dragoman.documents.subtitles import SubtitleLimits, break_lines
 from dragoman.documents.translation_memory import MemoryMatch, TranslationMemory
 from dragoman.documents.unit_selection import (
@@ -44,7 +45,7 @@ from dragoman.languages import is_foreign, is_same_language, is_spaced_language
 from dragoman.text.accelerators import find_accelerator
 from dragoman.text.code_check import compare_codes
 from dragoman.text.guards import check_translation
-from dragoman.text.inline_codes import CodedText, Markup, Point, iter_leaves, list_equal_tags, list_texts, read_inline
+from dragoman.text.inline_codes import CodedText, Markup, Point, list_equal_tags, list_leaves, list_texts, read_inline
 from dragoman.text.inline_rules import InlineRules
 from dragoman.text.projection import split_units
 from dragoman.text.word_codes import mark_word_codes
@@ -290,10 +291,7 @@ def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[
 
 def _loses_words(before: str, after: str) -> bool:
     """Return whether a text beside codes lost most of its letters, as `in %d seconds` that became `in %d`."""
-    for text in (after[: len(before) // 2], after):  # half of most translations has enough letters
-        if (num_after := sum(map(str.isalpha, text))) >= MIN_LETTERS_KEPT * len(before):
-            return False
-    num_before = sum(map(str.isalpha, before))
+    num_before, num_after = count_letters(before), count_letters(after)
     return num_before >= MIN_LETTERS and num_after < MIN_LETTERS_KEPT * num_before
 
 
@@ -314,7 +312,7 @@ def count_terms(results: Sequence[UnitResult], glossary: Glossary) -> list[TermC
 def _get_plain_text(text: CodedText) -> str:
     """Return a text with its placeholders, without tags; with a space for a tag that stands for one."""
     return "".join(
-        part if isinstance(part, str) else part.markup if part.text else " " * part.is_space for part in iter_leaves(text.parts)
+        part if isinstance(part, str) else part.markup if part.text else " " * part.is_space for part in list_leaves(text.parts)
     )
 
 
@@ -585,7 +583,7 @@ def _divide_result(
 
 def _list_failures(result: TextTranslation) -> tuple[str, ...]:
     """Return the statuses, low scores and lost codes of the segments; a text as a whole has its other checks later."""
-    statuses = [segment.status for segment in result.segments if segment.status in _FAILED_STATUSES]
+    statuses = [status for segment in result.segments if (status := segment.status) in _FAILED_STATUSES]
     checks = [check for segment in result.segments for check in segment.checks if check == "low_score" or check in CODE_FLAGS]
     return tuple(dict.fromkeys([*statuses, *checks]))
 

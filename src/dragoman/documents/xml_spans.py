@@ -400,8 +400,10 @@ class _TreeReader:
         """Return the start of the element to build that has no end yet, or else of the first token that is not read."""
         return self.get_token_start() if self._outermost is None else self._outermost.start
 
-    def end_last(self, position: int) -> None:
-        """End the last token at this place in the file."""
+    def end_last(self, position: int = -1) -> int:
+        """End the last token at a place in the file, by default where the present one starts, and return the place."""
+        if position < 0:
+            position = self.parser.CurrentByteIndex + self.offset
         if self._texts:
             texts, self._texts = self._texts, []
             if self._outermost is not None:
@@ -412,6 +414,7 @@ class _TreeReader:
         elif self._last is not None:
             self._last.end = position
             self._last = None
+        return position
 
     def take_complete(self) -> Iterator[XmlElement]:
         """Yield the elements to build that have an end, each once, and call `on_start` in the order of the file."""
@@ -425,12 +428,6 @@ class _TreeReader:
             else:  # the next token, which is not read yet, ends it
                 self._events = events[number:]
 
-    def _end_before(self) -> int:
-        """End the last token where the present one starts, and return that place."""
-        position = self.parser.CurrentByteIndex + self.offset
-        self.end_last(position)
-        return position
-
     def _add_part(self, part: XmlElement | XmlText | XmlMarkup, num_parts: int = 1) -> None:
         """Add a part to the innermost element, if it is in an element to build."""
         if self._outermost is not None:
@@ -440,7 +437,7 @@ class _TreeReader:
             self._open[-1][1].append(part)
 
     def _start_element(self, name: str, attributes: dict[str, str]) -> None:
-        position = self._end_before()
+        position = self.end_last()
         if len(self._open) >= MAX_DEPTH:
             raise DataError(f"the XML file has elements deeper than {MAX_DEPTH}", code="invalid-format")
         namespace, local_name = self._names.get(name) or self._names.setdefault(name, _split_name(name))
@@ -460,7 +457,7 @@ class _TreeReader:
         self._last_start = element
 
     def _end_element(self, name: str) -> None:
-        position = self._end_before()
+        position = self.end_last()
         element, parts = self._open.pop()
         element.content_end, element.parts = position, tuple(parts)
         self._last = element
@@ -470,11 +467,11 @@ class _TreeReader:
 
     def _add_text(self, text: str) -> None:
         if not self._texts:
-            self._text_start = self._end_before()
+            self._text_start = self.end_last()
         self._texts.append(text)
 
     def _add_markup(self) -> None:
-        position = self._end_before()
+        position = self.end_last()
         self._last = markup = XmlMarkup(position, position)
         self._add_part(markup)
 

@@ -20,7 +20,7 @@ from dragoman.text.inline_codes import (
     Part,
     Point,
     escape,
-    iter_leaves,
+    list_leaves,
     list_markup,
     parse_text,
     write_parts,
@@ -29,7 +29,7 @@ from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.inline_tokens import tokenize_codes
 from dragoman.text.marks import MARK_CHARACTERS, can_hold_marks, ends_in_marks, restore_spaces, to_characters, to_marks
 from dragoman.text.other_scripts import MAX_WORD
-from dragoman.text.projection import UnitText, project
+from dragoman.text.projection import UnitText, divide_translation, project
 from dragoman.text.references import count_sign, read_reference
 
 _SIGNS = re.compile(r"[^\w\s]{1,3}|x")
@@ -141,7 +141,7 @@ def _place_pairs(coded: Sequence[tuple[Reading, Translation]]) -> list[str]:
     # Arrays of texts of similar lengths have few zeros behind the shorter ones.
     order = sorted(range(len(coded)), key=lambda number: len(coded[number][1].text))
     coded = [coded[number] for number in order]
-    pairs = [(UnitText.divide(reading.text.clean.text), UnitText.divide(item.text)) for reading, item in coded]
+    pairs = [(UnitText.divide(reading.text.clean.text), divide_translation(item.text)) for reading, item in coded]
 
     def compute_weights() -> Iterator[Floats]:
         items = zip(coded, pairs, strict=True)
@@ -264,7 +264,7 @@ def _merge_points(parts: Sequence[Part], write: Callable[[Point], str | None]) -
 
 
 def _list_points(parts: Sequence[Part]) -> list[Point]:
-    return [part for part in iter_leaves(parts) if isinstance(part, Point)]
+    return [part for part in list_leaves(parts) if isinstance(part, Point)]
 
 
 def _list_placeholders(parts: Sequence[Part]) -> Iterator[str]:

@@ -78,16 +78,15 @@ def _is_one_sentence(text: str, coded: CodedText, options: TextOptions) -> bool:
 
 def _has_inline_pairs_only(parts: Sequence[Part], options: TextOptions) -> bool:
     """Return whether the codes are pairs of inline tags, in each of which there is something."""
-    return all(
-        isinstance(part, str)
-        or (
-            isinstance(part, Element)
-            and part.parts != ()
-            and not _is_tag_of_block(part, options)
-            and _has_inline_pairs_only(part.parts, options)
-        )
-        for part in parts
-    )
+    for part in parts:
+        if not isinstance(part, str) and (
+            isinstance(part, Point)
+            or not part.parts
+            or _is_tag_of_block(part, options)
+            or not _has_inline_pairs_only(part.parts, options)
+        ):
+            return False
+    return True
 
 
 def read_codes(text: str, options: TextOptions) -> CodedText:

@@ -91,16 +91,15 @@ class _Shares:
         """Return the sum of the values of the pieces of each unit, by share. (N, U, M)"""
         num_texts, num_pieces, num_values = values_NPM.shape
         values_QM = values_NPM.reshape(num_texts * num_pieces, num_values)  # Q: pieces of all texts, with those behind the ends
-        values_KM = values_QM[self.texts_K * num_pieces + self.pieces_K]
+        pieces_K = self.texts_K * num_pieces + self.pieces_K
         sums_UM = np.zeros((self.shape[0] * self.shape[1], num_values))
-        values_KM *= self.parts_K[:, None]
         units_K = self.texts_K * self.shape[1] + self.units_K
         places = np.flatnonzero(np.diff(units_K, prepend=-1))  # of the first piece of each unit, and then of the next ones
         counts = np.diff(places, append=len(units_K))
-        sums_UM[units_K[places]] = values_KM[places]
+        sums_UM[units_K[places]] = values_QM[pieces_K[places]] * self.parts_K[places, None]
         while (has_more := counts > 1).any():
             places, counts = places[has_more] + 1, counts[has_more] - 1
-            sums_UM[units_K[places]] += values_KM[places]
+            sums_UM[units_K[places]] += values_QM[pieces_K[places]] * self.parts_K[places, None]
         return sums_UM.reshape(*self.shape, -1)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, product
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from dragoman.inference.readings import Reading, place_codes, read_marks, read_placeholders, read_without_codes
@@ -294,16 +294,13 @@ def _translate_readings(
     accept: for a retry, function of the present result and a new one; the first new one for which it is true is stored
     """
     lost = []
-    lines_by_index = {index: _annotate_terms(readings[index], options) for index in indices}
-    kinds = {
-        index: (readings[index].text.has_codes, bool(readings[index].marked) or line != readings[index].line)
-        for index, line in lines_by_index.items()
-    }
-    for has_codes, keep_marks in product((False, True), repeat=2):
-        chosen = [index for index in indices if kinds[index] == (has_codes, keep_marks)]
-        if not chosen:
-            continue
-        lines = tuple(lines_by_index[index] for index in chosen)
+    groups: dict[tuple[bool, bool], dict[int, str]] = {}  # lines by their indices
+    for index in indices:
+        reading, line = readings[index], _annotate_terms(readings[index], options)
+        kind = reading.text.has_codes, bool(reading.marked) or line != reading.line
+        groups.setdefault(kind, {})[index] = line
+    for (has_codes, keep_marks), chosen in sorted(groups.items()):
+        lines = tuple(chosen.values())
         terms = tuple(_list_phrases(results[index]) for index in chosen) if accept else ()
         translations = yield LineRequest(
             lines, has_codes or options.attention, accept is not None, keep_marks, terms if any(terms) else ()

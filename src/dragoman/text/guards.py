@@ -18,7 +18,7 @@ from typing import Literal
 from dragoman.languages import get_language, is_spaced_language
 from dragoman.text.length_ratios import ANY_PAIR, MIN_LENGTH, LengthRatios
 from dragoman.text.placeholders import find_placeholders
-from dragoman.text.projection import list_units
+from dragoman.text.projection import divide_translation
 
 Check = Literal[
     "numbers", "urls", "emails", "repetition", "length", "endpunc", "untranslated", "script", "low_score", "terminology",
@@ -199,7 +199,7 @@ def repeats_itself(source: str, translation: str) -> bool:
 
 
 def _list_units(text: str) -> list[str]:
-    return list_units(text.lower()) if text.isascii() else [unit.casefold() for unit in list_units(text)]
+    return list(map(str.casefold, divide_translation(text).words))
 
 
 def _count_top_ngram(units: Sequence[str]) -> int:

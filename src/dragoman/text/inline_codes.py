@@ -115,7 +115,7 @@ class CodedText:
     @property
     def has_text(self) -> bool:
         """Return whether there is text or a placeholder."""
-        return any(part.strip() if isinstance(part, str) else part.text for part in iter_leaves(self.parts))
+        return any(part.strip() if isinstance(part, str) else part.text for part in list_leaves(self.parts))
 
     @cached_property
     def clean(self) -> CleanText:
@@ -131,18 +131,20 @@ class CodedText:
         return write_parts(self.parts, is_escaped=self.is_escaped)
 
 
-def iter_leaves(parts: Sequence[Part]) -> Iterator[str | Point]:
-    """Yield the texts and the points in order, those inside elements too."""
+def list_leaves(parts: Sequence[Part]) -> list[str | Point]:
+    """Return the texts and the points in order, those inside elements too."""
+    leaves: list[str | Point] = []
     for part in parts:
         if isinstance(part, Element):
-            yield from iter_leaves(part.parts)
+            leaves += list_leaves(part.parts)
         else:
-            yield part
+            leaves.append(part)
+    return leaves
 
 
 def list_texts(parts: Sequence[Part]) -> list[str]:
     """Return the texts between codes."""
-    return [part for part in iter_leaves(parts) if isinstance(part, str)]
+    return [part for part in list_leaves(parts) if isinstance(part, str)]
 
 
 def escape(text: str) -> str:
@@ -314,9 +316,9 @@ def _list_equal_tags(source: str, translation: str, opaque: frozenset[str]) -> t
         return None
     texts, new_texts = pieces[::4], new_pieces[::4]
     if len(texts) > 1:
-        names = pieces[3::4]
-        kept_names = [name for name in names if name in opaque or name.lower() in opaque or name.lower() in OPAQUE_TAGS]
-        if kept_names or "lang" in source.lower() or list(map(bool, texts)) != list(map(bool, new_texts)):
+        names = {*pieces[3::4], *map(str.lower, pieces[3::4])}
+        has_kept = not (opaque.isdisjoint(names) and OPAQUE_TAGS.isdisjoint(names))
+        if has_kept or "lang" in source.lower() or list(map(bool, texts)) != list(map(bool, new_texts)):
             return None
     return texts, new_texts
 

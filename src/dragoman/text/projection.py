@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import attrgetter
 
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.languages import UNSPACED
-from dragoman.text.inline_codes import CodedText, Element, Point, Slot, escape
+from dragoman.text.inline_codes import MAX_CACHED_CHARACTERS, CodedText, Element, Point, Slot, escape
 
 Span = tuple[int, int]
 Floats = npt.NDArray[np.float64]
@@ -68,7 +69,7 @@ class UnitText:
     @classmethod
     def divide(cls, text: str) -> UnitText:
         """Return a text with its units."""
-        pieces = _select_pattern(text).split(text)  # what is between units, and the units, in turn
+        pieces = (_ASCII_UNIT if text.isascii() else _UNIT).split(text)  # what is between units, and the units, in turn
         edges = list(accumulate(map(len, pieces)))
         return cls(text, pieces[1::2], edges[:-1:2], edges[1::2])
 
@@ -83,13 +84,12 @@ def split_units(text: str) -> list[Span]:
     return list(zip(units.starts, units.ends, strict=True))
 
 
-def list_units(text: str) -> list[str]:
-    """Return the units of a text, in order."""
-    return _select_pattern(text).findall(text)
+def divide_translation(text: str) -> UnitText:
+    """Return a translation with its units, which are kept if it is short: its codes and its checks need them."""
+    return UnitText.divide(text) if len(text) > MAX_CACHED_CHARACTERS else _divide_once(text)
 
 
-def _select_pattern(text: str) -> re.Pattern[str]:
-    return _ASCII_UNIT if text.isascii() else _UNIT
+_divide_once = lru_cache(maxsize=512)(UnitText.divide)
 
 
 def project(sources: Iterable[CodedText], pairs: Iterable[UnitPair], weights: Iterable[Floats]) -> Iterator[str]:
@@ -162,10 +162,9 @@ class _Sentence:
 
     def list_elements(self, slots: Sequence[Slot]) -> dict[int, range]:
         """Return the source units of each slot that has some: of no point, and of no element without text."""
-        return {index: units for index, slot in enumerate(slots) if (units := self._units_of(slot))}
-
-    def _units_of(self, slot: Slot) -> range:
-        return range(bisect_left(self.source.starts, slot.start), bisect_right(self.source.ends, slot.end))
+        starts, ends = self.source.starts, self.source.ends
+        places = [range(bisect_left(starts, slot.start), bisect_right(ends, slot.end)) for slot in slots]
+        return {index: units for index, units in enumerate(places) if units}
 
     def find_words(self, units: range, start: int, end: int, is_free: bytearray | None, middle: float) -> int | None:
         """Return where the source units occur among free target units, nearest to a place; None if they do not.

@@ -15,7 +15,7 @@ from dataclasses import replace
 from html import unescape
 from typing import TypeGuard
 
-from dragoman.text.inline_codes import CodedText, Element, Part, Point, iter_leaves, write_parts
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_leaves, write_parts
 
 _SCRIPT_TAGS = frozenset(("sup", "sub"))
 _READING_TAGS = frozenset(("rt", "rp", "rtc"))
@@ -168,4 +168,4 @@ def find_formula_end(text: str) -> str:
 
 
 def _get_text(parts: Sequence[Part]) -> str:
-    return "".join(part if isinstance(part, str) else part.text for part in iter_leaves(parts))
+    return "".join(part if isinstance(part, str) else part.text for part in list_leaves(parts))
