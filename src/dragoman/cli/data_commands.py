@@ -82,7 +82,7 @@ def clean(
     --cluster local. The same command continues after an interruption.
 
     \b
-    Example:  dragoman clean own.toml -o cleaned
+    Example:  dragoman clean recipes/en-de.toml -o cleaned
               dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
     """
     from dragoman.cleaning.cleaning_report import find_warnings, format_table
