@@ -116,10 +116,18 @@ def test_paragraphs_are_kept_by_their_source_if_the_original_is_known() -> None:
     ("a.xml", '<resources><string name="a">One</string><integer-array name="i"><item>1</item></integer-array></resources>',
      '<resources><string name="a">Eins</string><integer-array name="i"><item>2</item></integer-array></resources>'),
     ("a.resx", RESX.format("One", "1, 2"), RESX.format("Eins", "3, 2")),
+    ("a.resx", '<root><data name="a"><value /></data></root>', '<root><data name="a"><value>Eins</value></data></root>'),
+    ("a.xml", '<resources><string name="a"/></resources>', '<resources><string name="a">Eins</string></resources>'),
 ])  # fmt: skip
 def test_values_of_a_human_stay(name: str, source: str, output: str) -> None:
     """They are numbers, truth values, empty texts and times, also where a human has written another type."""
     assert translate_again(name, source, output) == output
+
+
+def test_values_of_a_human_are_not_translated() -> None:
+    """The source leaves them empty, so they are no texts in its language."""
+    source, output = '{"a": "One", "b": ""}', '{"a": "Eins", "b": "neu"}'
+    assert translate_again("a.json", source, output, scope="fuzzy") == output
 
 
 def test_order_of_shared_texts_does_not_matter() -> None:
@@ -135,6 +143,22 @@ def test_order_of_shared_texts_does_not_matter() -> None:
     assert [texts[unit.id] for unit in document.units] == ["Zwei", "Auf", "Eins", "Auf"]
     with raises_code("length-mismatch"):
         match_texts(document, read("a.xlsx", make(["Eins", "Neu", "Zwei", "Auf"], [0, 1, 2, 3, 3])))
+
+
+def test_cells_that_share_a_text_may_have_several_in_the_output() -> None:
+    """A human has changed one of three cells, so the spreadsheet program has stored two texts."""
+    cell = '<c r="{}1" s="1" t="s"><v>{}</v></c>'.format
+    row = f"<sheetData><row>{cell('A', 0)}{cell('B', '{}')}{cell('C', 0)}</row></sheetData>"
+    source = make_xlsx("<si><t>Open</t></si>", row.format(0))
+    output = read("a.xlsx", make_xlsx("<si><t>Offen</t></si><si><t>Auf</t></si>", row.format(1)))
+    for original in (None, read("a.xlsx", source)):
+        parse = get_parser("a.xlsx")
+        document = keep_values(read("a.xlsx", source), parse, output, original)
+        kept = None if original is None else keep_values(original, parse, output)
+        earlier = match_texts(document, output, kept)
+        written = read("a.xlsx", translate_document(document, parse, stub, OPTIONS, earlier=earlier.texts).content)
+        cells, texts = written.find_cells(), {unit.id: unit.source for unit in written.units}
+        assert {cell[-2:]: texts[name] for name in texts for cell in cells[name]} == {"A1": "Offen", "B1": "Auf", "C1": "Offen"}
 
 
 def test_values_that_changed_in_the_source_are_taken() -> None:
@@ -352,6 +376,19 @@ def test_states_and_notes_of_a_human_stay(name: str, file: str, source: str, out
     document, output = read(name, file.format(source)), file.format(output)
     merged, unused = merge_translations(document, get_parser(name), read(name, output))
     assert (merged.content.decode(), unused) == (output, [])
+
+
+@pytest.mark.parametrize(("name", "file", "source", "output"), [
+    ("a.xlf", CATALOGS["a.xlf"][1], '<trans-unit id="1"><source>One <x id="1"/></source></trans-unit>',
+     '<trans-unit id="1"><source>One <x id="1"/></source><target state="final">Eins</target></trans-unit>'),
+    ("a.xlf", _XLIFF_2, '<unit id="u"><segment><source>One <ph id="1"/></source></segment></unit>',
+     '<unit id="u"><segment><source>One <ph id="1"/></source><target>Eins</target></segment></unit>'),
+    ("a.tmx", CATALOGS["a.tmx"][1], '<tu>\n<tuv xml:lang="en"><seg>One <ph/></seg></tuv></tu>',
+     '<tu>\n<tuv xml:lang="en"><seg>One <ph/></seg></tuv>\n<tuv xml:lang="de"><seg>Eins</seg></tuv></tu>'),
+])  # fmt: skip
+def test_translations_without_codes_of_their_sources_stay(name: str, file: str, source: str, output: str) -> None:
+    merged, _ = merge_translations(read(name, file.format(source)), get_parser(name), read(name, file.format(output)))
+    assert merged.content.decode() == file.format(output)
 
 
 def test_entries_of_a_catalog_that_are_gone_become_obsolete() -> None:

@@ -132,6 +132,10 @@ class Edit:
     end: int
     content: bytes
 
+    def fill(self, content: bytes) -> Edit:
+        """Return the edit that puts a value there."""
+        return Edit(self.start, self.end, content)
+
 
 @dataclass(frozen=True, slots=True)
 class Remark:
@@ -147,7 +151,7 @@ class Remark:
 
 Remarks = Mapping[tuple[str, str], Remark]
 """Remarks by name and, if there may be several of a name, by content. Without content, it is the only one, or a place for more.
-Those whose name begins with `state` belong to the translation, and others to its source, too."""
+Those whose name begins with `state` belong to the translation, and `target` is the translation itself."""
 
 
 def list_no_remarks(name: str) -> Remarks:
@@ -235,6 +239,7 @@ class Document:
         times: seconds at which each subtitle begins and ends, by the ids of units
         find_cells: function that returns the cells with each text of a table by the ids of units, for formats whose programs
             store the texts in any order
+        divide_cells: function from cells to the edits that give each of them a text of its own instead of a shared one
         has_numbered_keys: the keys count places, so they name no text
         list_remarks: function from the id of a unit, or an empty text for the whole file, to what is written beside it
     """
@@ -262,6 +267,7 @@ class Document:
     find_values: Callable[[], Mapping[str, Edit]] = field(default=dict, repr=False)
     times: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False)
     find_cells: Callable[[], Mapping[str, Sequence[str]]] = field(default=dict, repr=False)
+    divide_cells: Callable[[Collection[str]], Iterable[Edit]] = field(default=lambda cells: (), repr=False)
     has_numbered_keys: bool = False
     list_remarks: Callable[[str], Remarks] = field(default=list_no_remarks, repr=False)
 

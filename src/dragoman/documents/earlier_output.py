@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 
@@ -74,11 +74,14 @@ def keep_values(
 ) -> Document:
     """Return a document with the values of an output that are no texts, such as numbers, or that its source leaves empty.
 
+    Cells that share a text have one of their own where the output has several.
+
     original: earlier version of the document; its values are no human's, and what has changed since is the document's
 
     Raises DataError for an output with cues at other times.
     """
     _check_times(original or document, output)
+    document = _divide_cells(document, parse, output)
     sides = [document, output, *([original] if original else [])]
     values = [{_get_key(side, key): edit for key, edit in side.find_values().items()} for side in sides]
     names = values[0].keys() | values[1].keys()
@@ -89,19 +92,33 @@ def keep_values(
             if (name := _get_key(side, unit.key)) in names:
                 places[name] = side.make_edits(unit, UnitTranslation(unit.source))[0]
     other_lists = {name for name, *_ in _find_other_lists(*values[:2])}
-    edits = [
-        replace(edit, content=b" " + content if document.content.endswith(b":", 0, edit.end) else content)
+    edits = {
+        name: edit.fill(b" " + content if document.content.endswith(b":", 0, edit.end) else content)
         for name, edit in values[0].items()
         if name in values[1]
         and (content := values[1][name].content) not in (edit.content, *_BLANKS)
         and (original is None or name not in values[2] or content != values[2][name].content == edit.content)
         and not any(name[: match.start()] in other_lists for match in _ITEM.finditer(name))
-    ]
+    }
     try:
-        merged = parse(document.assemble(document.content, edits)) if edits else document
+        merged = parse(document.assemble(document.content, edits.values())) if edits else document
     except DataError:  # a human has changed more than the value
         return document
-    return replace(merged, boundaries=document.boundaries)
+    # They are no texts of the source language.
+    units = [replace(unit, state="locked") if _get_key(merged, unit.key) in edits else unit for unit in merged.units]
+    return replace(merged, boundaries=document.boundaries, units=units)
+
+
+def _divide_cells(document: Document, parse: Callable[[bytes], Document], output: Document) -> Document:
+    """Return a document in which cells that share a text, and that have several in an output, have one of their own."""
+    other_units = {unit.id: unit.source for unit in list_all_units(output)}
+    texts = {cell: other_units.get(name, "") for name, cells in output.find_cells().items() for cell in cells}
+    divided: set[str] = set()
+    for cells in document.find_cells().values():
+        usual = Counter(texts.get(cell, "") for cell in cells).most_common(1)
+        divided.update(cell for cell in cells if texts.get(cell, "") != usual[0][0])
+    edits = [*document.divide_cells(divided)] if divided else []
+    return replace(parse(document.assemble(document.content, edits)), boundaries=document.boundaries) if edits else document
 
 
 def match_texts(document: Document, output: Document, original: Document | None = None) -> EarlierTexts:
@@ -182,6 +199,7 @@ def merge_translations(
         if counts[0][place[1:]] == counts[1][place[1:]] == 1:
             sides[1][place] = sides[1].pop(others_by_source[place[1:]])
     pairs: dict[str, Unit] = {}
+    as_stored: set[str] = set()
     translations: dict[str, UnitTranslation] = {}
     for place, units in sides[0].items():
         others = sides[1].get(place, [])
@@ -196,6 +214,9 @@ def merge_translations(
             if other.target and not is_worse and (other.target, other.state) != (unit.target, unit.state):
                 state: UnitState = "fuzzy" if other.state == "fuzzy" else "translated"
                 translations[unit.id] = UnitTranslation(other.target, state)
+                if _lacks_codes(document, unit, translations[unit.id]) and ("target", "") in document.list_remarks(unit.id):
+                    del translations[unit.id]
+                    as_stored.add(unit.id)
     unused = {place: units for place, units in sides[1].items() if units[0].target and place not in sides[0]}
     sources = [units[0].source for units in unused.values()]
     merged = document
@@ -204,7 +225,19 @@ def merge_translations(
         merged = replace(parse(written), boundaries=document.boundaries)
     left_out = {name: remark for units in unused.values() for name, remark in output.list_remarks(units[0].id).items()}
     remarks = {name: remark for name, remark in left_out.items() if name[0] == "obsolete"} | dict(output.list_remarks(""))
-    return _add_remarks(merged, parse, output, pairs, remarks), sources
+    return _add_remarks(merged, parse, output, pairs, as_stored, remarks), sources
+
+
+def _lacks_codes(document: Document, unit: Unit, translation: UnitTranslation) -> bool:
+    """Return whether a translation has other codes than its source, so that it cannot be written."""
+    texts = unit.source, translation.text
+    if unit.markup == "xml" and len({frozenset(_ANY_TAG.findall(text)) for text in texts}) > 1:
+        return True
+    try:
+        document.make_edits(unit, translation)
+    except DataError as error:
+        return error.code == "invalid-data"
+    return False
 
 
 def _add_remarks(
@@ -212,32 +245,35 @@ def _add_remarks(
     parse: Callable[[bytes], Document],
     output: Document,
     pairs: Mapping[str, Unit],
+    as_stored: Collection[str],
     file_remarks: Remarks,
 ) -> Document:
     """Return a document with what a human wrote beside the translations of an output.
 
-    pairs: units of the output by the ids of units. file_remarks: remarks of the output that belong to no unit
+    pairs: units of the output by the ids of units. as_stored: ids of those whose translation is copied
+    file_remarks: remarks of the output that belong to no unit
     """
     edits: dict[tuple[int, int, str], Edit] = {}
 
-    def add(places: Remarks, remarks: Remarks, *, is_kept: bool) -> None:
+    def add(places: Remarks, remarks: Remarks, others: Sequence[str] = ()) -> None:
         for name, remark in remarks.items():
             place = places.get(name, places.get((name[0], "")))
-            if place is not None and place.text.strip() != remark.text.strip() and (is_kept or not name[0].startswith("state")):
+            if place is not None and place.text.strip() != remark.text.strip() and name[0].split()[0] not in others:
                 edit = place.write(remark.text)
                 edits[edit.start, edit.end, remark.text] = edit
 
     try:
-        add(document.list_remarks(""), file_remarks, is_kept=True)
+        add(document.list_remarks(""), file_remarks)
         for unit in document.units:
             if (other := pairs.get(unit.id)) is not None:
                 is_kept = unit.target == other.target != "" and other.state != "untranslated"
-                add(document.list_remarks(unit.id), output.list_remarks(other.id), is_kept=is_kept)
+                others = ["state"] if unit.id in as_stored else ["target"] if is_kept else ["state", "target"]
+                add(document.list_remarks(unit.id), output.list_remarks(other.id), others)
         merged = parse(document.assemble(document.content, edits.values())) if edits else document
     except DataError as error:
         if error.code != "invalid-encoding" or document.convert is None:
             raise
-        return _add_remarks(document.convert(), parse, output, pairs, file_remarks)
+        return _add_remarks(document.convert(), parse, output, pairs, as_stored, file_remarks)
     return replace(merged, boundaries=document.boundaries)
 
 

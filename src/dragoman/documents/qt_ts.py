@@ -123,8 +123,10 @@ def _list_remarks(source: XmlSource, message: XmlElement, target: XmlElement | N
     comment = message.find("translatorcomment")
     place = message.content_end if target is None else get_indented_start(source, target)
     note = make_remark(source, place, place) if comment is None else read_indented(source, comment)
-    state = {} if target is None else {("state", ""): read_attribute(source, target, "type")}
-    return {("note", ""): note, **state}
+    remarks = {("note", ""): note, ("target", ""): make_remark(source, place, place)}
+    if target is not None:
+        remarks |= {("target", ""): read_indented(source, target), ("state", ""): read_attribute(source, target, "type")}
+    return remarks
 
 
 def _read(source: XmlSource, element: XmlElement) -> list[Piece]:

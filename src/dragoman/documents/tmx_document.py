@@ -23,6 +23,7 @@ from dragoman.documents.xml_units import (
     make_remark,
     name_codes,
     read_attribute,
+    read_indented,
     read_notes,
     read_parts,
 )
@@ -121,16 +122,17 @@ def _add_units(
         unit = _make_unit(source, name, place)
         if len(targets) > 1:
             unit = replace(unit, id=f"{name}/{language}", target_language=language)
-        units.add(unit, partial(_write_present, source, place, language), partial(_list_remarks, source, element, place.target))
+        units.add(unit, partial(_write_present, source, place, language), partial(_list_remarks, source, element, place))
 
 
-def _list_remarks(source: XmlSource, element: XmlElement, target: XmlElement | None) -> Remarks:
+def _list_remarks(source: XmlSource, element: XmlElement, place: _TmxPlace) -> Remarks:
     """Return the notes and dates of a unit and of its translation."""
     notes = [child for child in element.children if child.name in ("note", "prop")]
     remarks = read_notes(source, notes, notes[-1].end if notes else element.content_start)
     remarks |= {(f"state {name}", ""): read_attribute(source, element, name) for name in ("changedate", "changeid")}
-    segment = None if target is None else target.find("seg")
-    if target is not None and segment is not None:
+    target, end = place.target, place.source.end
+    remarks["target", ""] = make_remark(source, end, end) if target is None else read_indented(source, target)
+    if target is not None and (segment := target.find("seg")) is not None:
         remarks["state", ""] = make_remark(source, target.start, segment.start)
     return remarks
 

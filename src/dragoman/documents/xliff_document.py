@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
-from dragoman.documents.document import Document, Edit, Remarks, Unit, UnitState, UnitTranslation, list_all_units
+from dragoman.documents.document import Document, Edit, Remark, Remarks, Unit, UnitState, UnitTranslation, list_all_units
 from dragoman.documents.reading import check_parts
 from dragoman.documents.sdl_segments import (
     add_targets,
@@ -197,7 +197,7 @@ def _add_trans_unit(source: XmlSource, file_name: str, units: UnitList, element:
         remarks = {**read_notes(source, notes, last), ("state of unit", ""): read_attribute(source, element, "approved")}
         if target is not None:
             remarks["state", ""] = make_remark(source, target.start, target.content_start)
-        return remarks
+        return {**remarks, ("target", ""): _read_target(source, chosen, target)}
 
     units.add(unit, lambda translation: _write_trans_unit(source, place, translation), list_remarks)
 
@@ -230,12 +230,13 @@ def _add_marked_segments(source: XmlSource, file_name: str, units: UnitList, ele
             markup = write_mark(source, place.target, place.text, translation.text)
             return [*edits, Edit(place.target.start, place.target.end, source.encode(markup))]
 
-        units.add(unit, write, partial(_list_state, source, segment))
+        units.add(unit, write, partial(_list_state, source, segment, place.target))
 
 
-def _list_state(source: XmlSource, segment: XmlElement | None) -> Remarks:
-    """Return the tag with the state of a segment of Trados Studio."""
-    return {} if segment is None else {("state", ""): make_remark(source, segment.start, segment.content_start)}
+def _list_state(source: XmlSource, segment: XmlElement | None, target: XmlElement | None) -> Remarks:
+    """Return the tag with the state of a segment of Trados Studio, and its translation."""
+    remarks = {} if segment is None else {("state", ""): make_remark(source, segment.start, segment.content_start)}
+    return remarks if target is None else {**remarks, ("target", ""): make_remark(source, target.start, target.end)}
 
 
 def _edit_state_1(source: XmlSource, target: XmlElement, translation: UnitTranslation) -> Edit:
@@ -281,9 +282,16 @@ def _add_segments(source: XmlSource, file_name: str, units: UnitList, element: X
         )
 
 
+def _read_target(source: XmlSource, original: XmlElement, target: XmlElement | None) -> Remark:
+    """Return a translation as a remark, or its place behind its source."""
+    return make_remark(source, original.end, original.end) if target is None else read_indented(source, target)
+
+
 def _list_remarks_2(source: XmlSource, unit: XmlElement, segment: XmlElement) -> Remarks:
     """Return the state of a segment of XLIFF 2, and the notes of its unit."""
     remarks = {(f"state {name}", ""): read_attribute(source, segment, name) for name in ("state", "subState")}
+    if (original := segment.find("source")) is not None:
+        remarks["target", ""] = _read_target(source, original, segment.find("target"))
     if (notes := unit.find("notes")) is not None:
         all_notes = notes.find_all("note")
         remarks |= read_notes(source, all_notes, all_notes[-1].end if all_notes else notes.content_end)

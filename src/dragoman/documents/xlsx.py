@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -86,25 +86,20 @@ def parse_xlsx(content: bytes) -> Document:
         assemble=members.assemble,
         skipped=skipped,
     )
-    return replace(document, find_cells=lambda: _find_cells(members))
+    return replace(document, find_cells=lambda: _find_cells(members), divide_cells=partial(_divide_cells, members))
 
 
 def _find_cells(members: ZipMembers) -> dict[str, list[str]]:
     """Return the cells with each text by the id of its unit. A cell begins with the number of its sheet."""
     cells: dict[str, list[str]] = {}
     shared = list_parts(members, [_STRINGS_TYPE])
-    sheets, all_notes = list_parts(members, [_SHEET_TYPE]), set(list_parts(members, [_NOTES_TYPE]))
-    places = {
-        name: number
-        for name in list_parts(members, [_WORKBOOK_TYPE])
-        for number, name in enumerate(_list_sheets(members, name))
-    }
+    all_notes = set(list_parts(members, [_NOTES_TYPE]))
     for name in shared:
         cells |= {f"{name}/{number}": [] for number, _ in enumerate(members.read_xml(name).iter_elements(("si",)), start=1)}
-    for name in sheets:
-        place, numbers = places.get(name, name), count(1)
-        for index, element in enumerate(members.read_xml(name).iter_elements(("c",))):  # which need not state its address
-            address, value = f"{place}!{element.attributes.get('r') or index}", element.find("v")
+    for name, place in _list_places(members).items():
+        numbers = count(1)
+        for address, element in _iter_cells(members.read_xml(name), place):
+            value = element.find("v")
             for _ in element.find_all("is"):
                 cells[f"{name}/{next(numbers)}"] = [address]
             if element.attributes.get("t") == "s" and value is not None and _NUMBER.fullmatch(value.text):
@@ -114,6 +109,33 @@ def _find_cells(members: ZipMembers) -> dict[str, list[str]]:
                 reference = "" if element.parent is None else element.parent.attributes.get("ref", "")
                 cells[f"{notes}/{number}"] = [f"{place}!{reference}!note"]
     return cells
+
+
+def _list_places(members: ZipMembers) -> dict[str, str]:
+    """Return the names of sheets, and the numbers that they have in their workbook."""
+    books = list_parts(members, [_WORKBOOK_TYPE])
+    places = {name: str(number) for book in books for number, name in enumerate(_list_sheets(members, book))}
+    return {name: places.get(name, name) for name in list_parts(members, [_SHEET_TYPE])}
+
+
+def _iter_cells(source: XmlSource, place: str) -> Iterator[tuple[str, XmlElement]]:
+    """Yield the cells of a sheet with their addresses, which a cell need not state."""
+    for index, element in enumerate(source.iter_elements(("c",))):
+        yield f"{place}!{element.attributes.get('r') or index}", element
+
+
+def _divide_cells(members: ZipMembers, addresses: Collection[str]) -> Iterator[Edit]:
+    """Yield the edits that give each of these cells a text of its own, equal to the one that it shares."""
+    source = members.read_xml(list_parts(members, [_STRINGS_TYPE])[0])
+    texts = [source.get_markup(element.content_start, element.content_end) for element in source.iter_elements(("si",))]
+    for name, place in _list_places(members).items():
+        sheet = members.read_xml(name)
+        for address, cell in _iter_cells(sheet, place):
+            if address in addresses and cell.attributes.get("t") == "s" and (value := cell.find("v")) is not None:
+                tag = set_attribute(sheet.get_markup(cell.start, cell.content_start), "t", "inlineStr")
+                prefix = get_tag_name(tag).rpartition("c")[0]
+                markup = f"{tag}<{prefix}is>{texts[int(value.text)]}</{prefix}is>"
+                yield from members.shift_edits(name, [Edit(cell.start, cell.content_end, sheet.encode(markup))])
 
 
 def _list_sheets(members: ZipMembers, workbook: str) -> list[str]:

@@ -305,13 +305,29 @@ def write_element_content(source: XmlSource, element: XmlElement, text: str) -> 
     return [Edit(element.start, element.end, source.encode(f"{tag}>{markup}</{get_tag_name(tag)}>"))]
 
 
+@dataclass(frozen=True, slots=True)
+class _EmptyTag(Edit):
+    """Element that is one tag. opening, closing: its tags around a value"""
+
+    opening: bytes
+    closing: bytes
+
+    def fill(self, content: bytes) -> Edit:
+        return Edit(self.start, self.end, self.opening + content + self.closing)
+
+
 def find_values(source: XmlSource, elements: Iterable[tuple[str, XmlElement]], unit_keys: Collection[str]) -> dict[str, Edit]:
     """Return the contents of elements that are no units, by their keys, as edits that change nothing."""
-    return {
-        key: Edit(element.content_start, element.content_end, source.content[element.content_start : element.content_end])
-        for key, element in elements
-        if key not in unit_keys and not element.is_empty_tag
-    }
+    values: dict[str, Edit] = {}
+    for key, element in elements:
+        if key not in unit_keys:
+            start, end = element.content_start, element.content_end
+            values[key] = Edit(start, end, source.content[start:end])
+            if element.is_empty_tag:
+                tag = source.get_markup(element.start, element.end).removesuffix("/>").rstrip()
+                around = source.encode(f"{tag}>"), source.encode(f"</{get_tag_name(tag)}>")
+                values[key] = _EmptyTag(element.start, element.end, b"", *around)
+    return values
 
 
 def get_indent(source: XmlSource, element: XmlElement) -> str:
