@@ -134,7 +134,7 @@ def match_texts(document: Document, output: Document, original: Document | None 
     """
     hides_codes = document.format in _FORMATS_WITH_HIDDEN_CODES and _is_utf8(document.content) and _is_utf8(output.content)
     pairs = pair_units(original or document, output)
-    original_names, names = _name_units(original or document), _name_units(document)
+    original_names, names = name_units(original or document), name_units(document)
     by_key = {original_names[pair[0].id]: pair for pair in pairs if pair[0].id in original_names}
     by_source: dict[str, list[tuple[Unit, Unit]]] = {}
     for source_unit, other in pairs:
@@ -288,7 +288,7 @@ def pair_units(original: Document, output: Document) -> list[tuple[Unit, Unit]]:
     """
     units, others = _list_in_order(original), _list_in_order(output)
     if has_keys(original) and has_keys(output):
-        names, other_names = _name_units(original), _name_units(output)
+        names, other_names = name_units(original), name_units(output)
         for name, num_items, num_others in _find_other_lists(names.values(), other_names.values()):
             raise DataError(
                 f"has {num_others:,} items in the list {name!r}, and the file that it is a translation of has "
@@ -404,7 +404,7 @@ def has_keys(document: Document) -> bool:
     return not document.has_numbered_keys and all(unit.key for unit in document.units)
 
 
-def _name_units(document: Document) -> dict[str, str]:
+def name_units(document: Document) -> dict[str, str]:
     """Return the key of each unit by its id, with its number if several units have the key; empty if keys are places."""
     if document.has_numbered_keys:
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -11,6 +11,7 @@ from dragoman.documents.document import Document, add_plural_forms
 from dragoman.documents.earlier_output import EarlierTexts, keep_values, match_texts, merge_translations
 from dragoman.documents.folder_links import NO_ANCHORS, LinkedAnchors
 from dragoman.documents.formats import get_parser, read_document
+from dragoman.documents.output_comments import keep_comments
 from dragoman.documents.output_names import get_output_suffix, name_beside, name_in_project
 from dragoman.documents.subtitles import LINE_LENGTH, READING_SPEED, SubtitleLimits
 from dragoman.documents.translate_document import (
@@ -220,11 +221,12 @@ class FileTranslator:
             output_document, read_original = read_document(output), None
             if original is not None:
                 read_original = add_plural_forms(read_document(original), parse, self.options.target_language)
+            document, comments = keep_comments(document, parse, output_document, read_original)
             document = keep_values(document, parse, output_document, read_original)
             if read_original is not None:
                 read_original = keep_values(read_original, parse, output_document)
             earlier = match_texts(document, output_document, read_original)
-            return earlier.keep_codes(document), earlier
+            return earlier.keep_codes(document), replace(earlier, unused=[*earlier.unused, *comments])
         except DataError as error:
             message = str(error).removeprefix(f"{output}: ")
             raise DataError(
