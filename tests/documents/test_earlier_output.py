@@ -259,6 +259,16 @@ def test_command_refuses_an_output_whose_places_are_others(bundle: Path, tmp_pat
     assert output.read_text(encoding="utf-8").startswith("von Hand\n\n")
 
 
+def test_command_refuses_an_output_in_another_language(bundle: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "a.po", tmp_path / "de.po"
+    source.write_text('msgid "one two"\nmsgstr ""\n', encoding="utf-8")
+    catalog = 'msgid ""\nmsgstr "Language: fr\\n"\n\nmsgid "one two"\nmsgstr "un deux"\n'
+    output.write_text(catalog, encoding="utf-8")
+    result = run(bundle, source, "-o", output, "--overwrite", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["code"]) == (4, "unsupported-language")
+    assert output.read_text(encoding="utf-8") == catalog
+
+
 def test_command_checks_against_the_source_beside_it(tmp_path: Path) -> None:
     (tmp_path / "en.de.json").write_text('{"b": "May 18"}', encoding="utf-8")
     alone = run("--check", tmp_path / "en.de.json", "--json")

@@ -216,7 +216,8 @@ class FileTranslator:
             return document, EarlierTexts({})
         try:
             if document.is_bilingual:
-                merged, unused = merge_translations(document, parse, read_document(output))
+                check_languages(output_document := read_document(output), self.options)
+                merged, unused = merge_translations(document, parse, output_document)
                 return merged, EarlierTexts({}, unused)
             output_document, read_original = read_document(output), None
             if original is not None:
