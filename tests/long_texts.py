@@ -120,7 +120,7 @@ def check_time_is_linear(name: str, function: Callable[[str], object], make: Mak
     """Raise AssertionError if four times the length takes more than `MAX_RATIO` times as long.
 
     Most texts are measured once. A suspicious ratio is measured again at twice the length, the least of several each time. It
-    has to become that of a linear time before it was above the limit three times in a row. The ratio of a time with a square
+    has to become that of a linear time before it was above the limit four times in a row. The ratio of a time with a square
     in it grows. That of a square with a limit, such as the longest sentence, falls.
     """
     longer = measure(function, make, 4 * length)
@@ -134,6 +134,6 @@ def check_time_is_linear(name: str, function: Callable[[str], object], make: Mak
         if ratio <= SUSPICIOUS_RATIO:
             return
         num_above = num_above + 1 if ratio > MAX_RATIO else 0
-        if num_above == 3:
+        if num_above == 4:
             raise AssertionError(f"{name}: {4 * length} characters took {ratio:.1f} times as long as {length}")
         length *= 2
