@@ -45,9 +45,8 @@ _LINE = re.compile(rb"[^\r\n]++")
 _HEAD = re.compile(rb"(?:\xef\xbb\xbf)?+\s*+")
 _MAX_GAP = 20
 """Most bytes between a text and a comment behind it."""
-
-
 _Place = tuple[int, int, str, Unit]
+"""Start, end and id of a text of the output, with its unit of the document."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,8 @@ def keep_comments(
             edits.append(edit)
         else:
             left_out.append(_show(comment))
-    edits.reverse()
+    edits = sorted(reversed(edits), key=lambda edit: edit.start)
     try:
-        edits.sort(key=lambda edit: edit.start)
         merged = parse(document.assemble(document.content, edits)) if edits else document
         is_same = [*map(_get_text, list_all_units(merged))] == [*map(_get_text, list_all_units(document))]
     except DataError:
@@ -116,10 +114,7 @@ def keep_comments(
 
 
 class _PlaceFinder:
-    """Finds where comments in lines of their own belong in a document. They are asked for in reverse order.
-
-    places: start, end and id of each text of the output, with its unit of the document
-    """
+    """Finds where comments in lines of their own belong in a document. The caller asks for the last one first."""
 
     def __init__(self, document: Document, output: Document, comments: Sequence[_Comment], places: Sequence[_Place]) -> None:
         self._document, self._output, self._places = document, output, places
