@@ -6,9 +6,12 @@ import errno
 import itertools
 import json
 import os
+import re
 from pathlib import Path
 
 import jsonschema
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -21,6 +24,8 @@ from dragoman.data.data_defaults import CorpusSize
 from dragoman.data.new_recipe import read_user_corpus
 from dragoman.errors import DataError, OutputError
 from dragoman.formats.pair import Pair
+from dragoman.formats.stated_languages import find_stated_languages
+from dragoman.formats.tmx import format_tmx
 from dragoman.runtime.counts import format_minutes
 from dragoman.training import time_estimate
 from dragoman.training.time_estimate import estimate_minutes
@@ -114,17 +119,64 @@ def test_times_are_in_words() -> None:
 
 
 def test_names_of_files_state_languages(subtests: pytest.Subtests) -> None:
-    for files, languages in [
-        (("a.en", "a.de"), ("en", "de")),
-        (("a.pt-BR.gz", "a.zh_Hans.gz"), ("pt-BR", "zh_Hans")),
-        (("pairs.en-de.tsv",), ("en", "de")),
-        (("en-zh.tmx",), ("en", "zh")),
-        (("a.src", "a.tgt"), ("", "")),
-        (("my-to-do.tsv",), ("", "")),
-        (("a.en", "b.en"), ("", "")),
+    for files, languages, origin in [
+        ("a.en a.de", "en de", "the names of the files"),
+        ("a.pt-BR.gz a.zh_Hans.gz", "pt-BR zh_Hans", "the names of the files"),
+        ("en.txt de.txt", "en de", "the names of the files"),
+        ("set_en.txt set_de.txt", "en de", "the names of the files"),
+        ("src.en.sgm ref.de.sgm", "en de", "the names of the files"),
+        ("pairs.en-de.tsv", "en de", "the name of the file"),
+        ("pairs-en-de.tsv", "en de", "the name of the file"),
+        ("data/deu-eng/a.src data/deu-eng/a.trg", "deu eng", "the name of the folder deu-eng"),
+        ("en-de/v1/pairs.csv", "en de", "the name of the folder en-de"),
+        ("a.src a.tgt", "", ""),
+        ("my-to-do.tsv", "", ""),
+        ("a.en b.en", "", ""),
     ]:
         with subtests.test(files=files, languages=languages):
-            assert read_user_corpus([Path(name) for name in files]).guess_languages() == languages
+            paths = [Path(name) for name in files.split()]
+            for path in paths:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"")
+            *codes, stated_by = find_stated_languages(paths)
+            assert (" ".join(codes).strip(), stated_by) == (languages, origin)
+
+
+def test_columns_of_a_file_state_languages(subtests: pytest.Subtests) -> None:
+    row = {"id": "7", "en": "a house", "de": "ein Haus"}
+    codes = {"source_lang": "en", "target_lang": "de", "source": "a house", "target": "ein Haus"}
+    xliff = (
+        '<file source-language="en" target-language="de"><body><trans-unit><source>a house</source></trans-unit></body></file>'
+    )
+    pq.write_table(pa.table({"translation": [{"en": "a house", "de": "ein Haus"}]}), "rows.parquet")
+    for name, text, origin in [
+        ("rows.csv", "id,English,German\n7,a house,ein Haus\n", "the names of the columns"),
+        ("rows.tsv", "en\tde\na house\tein Haus\n", "the names of the columns"),
+        ("more.tsv", "id\ten\tde\n7\ta house\tein Haus\n", "the names of the columns"),
+        ("rows.jsonl", json.dumps(row), "the names of the columns"),
+        ("inner.jsonl", json.dumps({"translation": row}), "the names of the columns"),
+        ("codes.jsonl", json.dumps(codes), "the columns source_lang and target_lang"),
+        ("rows.parquet", None, "the names of the columns"),
+        ("rows.tmx", "".join(format_tmx([Pair("a house", "ein Haus")], "en", "de")), "the units of the file"),
+        ("rows.xlf", f'<xliff version="1.2">{xliff}</xliff>', "the units of the file"),
+        ("none.csv", "source,target\na house,ein Haus\n", ""),
+    ]:
+        with subtests.test(name=name):
+            path = Path(name)
+            if text is not None:
+                path.write_text(text, encoding="utf-8")
+            assert find_stated_languages([path]) == (*(("en", "de") if origin else ("", "")), origin)
+            pairs = list(read_user_corpus([path]).read(("en", "de")))
+            assert [pair.source for pair in pairs] == ["a house"]
+
+
+def test_languages_of_columns_are_named_and_can_be_swapped() -> None:
+    Path("pairs.tsv").write_text(f"en\tde\n{PAIRS}", encoding="utf-8")
+    result = run_init("pairs.tsv", "--to", "en")
+    assert result.stdout.startswith("pairs.tsv: de to en")
+    assert "from the names of the columns" in result.stdout
+    pairs = Path("own.valid.en").read_text(encoding="utf-8") + Path("own.test.en").read_text(encoding="utf-8")
+    assert set(re.findall("[a-z]+", pairs)) == {"the", "number"}
 
 
 def test_survey_counts_what_cleaning_looks_at() -> None:

@@ -60,20 +60,24 @@ def init(
     from dragoman.data.new_recipe import format_recipe, read_user_corpus
     from dragoman.errors import DataError
     from dragoman.formats.readers import check_files_exist
+    from dragoman.formats.stated_languages import SWAPPABLE_ORIGINS, find_stated_languages
     from dragoman.formats.writers import write_pairs
 
     if output.suffix != ".toml" or not output.parent.is_dir():
         raise usage_error(f"-o {output}: give a name that ends in .toml, in a folder that exists")
     files = files or _ask_files()
     corpus = read_user_corpus(files)
-    languages = from_language, to_language = _ask_languages(corpus.guess_languages(), source_language, target_language)
+    check_files_exist(".", output.stem, [part.to_config() for part in (corpus, *([read_user_corpus(valid)] if valid else []))])
+    stated = find_stated_languages(files)
+    is_swapped = stated[2] in SWAPPABLE_ORIGINS and (source_language == stated[1] or target_language == stated[0])
+    guesses = (stated[1], stated[0]) if is_swapped else stated[:2]
+    languages = from_language, to_language = _ask_languages(guesses, source_language, target_language)
     stem = output.with_suffix("")
     set_names = [] if valid else [Path(f"{stem}.valid"), Path(f"{stem}.test")]
     set_files = [tuple(Path(f"{name}.{language}") for language in languages) for name in set_names]
     sets = [read_user_corpus(valid)] if valid else [read_user_corpus(paths) for paths in set_files]
     outputs = [output, *(path for paths in set_files for path in paths)]
     check_output_paths(*outputs, overwrite=overwrite, input_paths=[*files, *(valid or ())])
-    check_files_exist(".", output.stem, [corpus.to_config(), *([sets[0].to_config()] if valid else [])])
     survey, held_out = survey_pairs(corpus.read(languages))
     num_held_out = len(held_out) // 2
     for texts, counts in ((corpus, survey), *([(sets[0], survey_pairs(sets[0].read(languages))[0])] if valid else [])):
@@ -96,7 +100,8 @@ def init(
         facts = {"recipe": str(output), "languages": list(languages), "size": recipe.size}
         print_json({**facts, "minutes": _estimate_minutes(recipe), "survey": asdict(survey)})
         return
-    print_facts(f"{corpus}: {from_language} to {to_language}", survey.describe())
+    origin = {"languages": f"from {stated[2]}"} if stated[2] and not (source_language and target_language) else {}
+    print_facts(f"{corpus}: {from_language} to {to_language}", {**origin, **survey.describe()})
     for note in filter(None, (_find_wrong_language(held_out, languages), choice)):
         stderr_console().print(note, markup=False)
     held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
@@ -214,13 +219,13 @@ def _ask_languages(guesses: tuple[str, str], source: str | None, target: str | N
 
 
 def _ask_language(side: str, option: str, code: str | None, guess: str) -> str:
-    """Return the language of a side: that of the option, that of the file's name, or the answer of a terminal."""
+    """Return the language of a side: that of the option, the one that the files state, or the answer of a terminal."""
     if code is not None and not _LANGUAGE_CODE.fullmatch(code):
         raise usage_error(f"{option} {code!r}: {CODE_HINT}")
     if code or guess:
         return code or guess
     if not _is_terminal():
-        raise usage_error(f"the names of the files do not state the {side} language: give {option}, such as {option} en")
+        raise usage_error(f"the files do not state the {side} language: give {option}, such as {option} en")
 
     def check(answer: str) -> str:
         code = to_language_code(answer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,7 @@ from dragoman.data.corpus_survey import MAX_RATIO, MAX_WORDS, CorpusSurvey
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import SUFFIX_FORMATS, get_format_suffix, read_pairs
-from dragoman.formats.text import COMPRESSED_SUFFIXES
 from dragoman.languages import is_spaced_language
-
-_LANGUAGE_ENDING = re.compile(r"\.([a-z]{2}(?:[-_][A-Za-z]{2,4})?)")
-_LANGUAGES_IN_NAME = re.compile(r"(?:^|\.)([a-z]{2})[-_]([a-z]{2})\.")
-
 
 SCHEMA_FILE = "recipe.schema.json"
 """File beside a new recipe that editors read to complete and check its keys."""
@@ -45,17 +39,6 @@ class UserCorpus:
     def to_toml(self) -> str:
         keys = ["file"] if len(self.files) == 1 else ["source", "target"]
         return "{ " + ", ".join(f"{key} = {_quote(path)}" for key, path in zip(keys, self.files, strict=True)) + " }"
-
-    def guess_languages(self) -> tuple[str, str]:
-        """Return the language codes that the names of the files state, such as `a.en` and `a.de`; empty if they state none."""
-        if len(self.files) == 1:
-            match = _LANGUAGES_IN_NAME.search(self.files[0].name)
-            return (match[1], match[2]) if match and match[1] != match[2] else ("", "")
-        texts = [path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path for path in self.files]
-        codes = [_LANGUAGE_ENDING.fullmatch(path.suffix) for path in texts]
-        if codes[0] is None or codes[1] is None or codes[0][1] == codes[1][1]:
-            return "", ""
-        return codes[0][1], codes[1][1]
 
 
 def read_user_corpus(files: Sequence[Path]) -> UserCorpus:

@@ -38,7 +38,7 @@ def read_jsonl(
             keys = find_keys(partial(_has_key, row), source_language, target_language)
             if keys is None:
                 raise DataError(
-                    f"{name}, line {number}: {describe_unknown_keys(_list_keys(row), source_language, target_language)}",
+                    f"{name}, line {number}: {describe_unknown_keys(list_keys(row), source_language, target_language)}",
                     code="unknown-column",
                 )
             missing_keys = set(keys)
@@ -48,9 +48,17 @@ def read_jsonl(
         yield Pair(source, target, f"{name}:{number}")
     if missing_keys and first_row is not None:
         raise DataError(
-            f"{name}: no line has {sorted(missing_keys)[0]!r}; the first one has {quote_names(_list_keys(first_row))}",
+            f"{name}: no line has {sorted(missing_keys)[0]!r}; the first one has {quote_names(list_keys(first_row))}",
             code="unknown-column",
         )
+
+
+def read_first_object(path: Path) -> dict[str, Any]:
+    """Return the first object of a file; an empty one without any. Raises DataError."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            return _parse_object(line, f"{path}, line {number}")
+    return {}
 
 
 def find_keys(has_key: Callable[[str], bool], source_language: str, target_language: str) -> KeyPair | None:
@@ -127,7 +135,7 @@ def _get_text(row: dict[str, Any], key: str, location: str) -> str:
     return to_single_line(value)
 
 
-def _list_keys(row: dict[str, Any]) -> list[str]:
+def list_keys(row: dict[str, Any]) -> list[str]:
     """Return the keys of an object, and those of the objects in it as "a.b"."""
     names = []
     for key, value in row.items():

@@ -42,6 +42,18 @@ def read_parquet(
         raise to_data_error(path, error, last_position=f"row {number}" if number else "") from None
 
 
+def read_first_parquet_row(path: Path) -> dict[str, Any]:
+    """Return the first row of a file, with None for each column of an empty one. Raises DataError."""
+    try:
+        with path.open("rb") as stream:
+            file = pq.ParquetFile(stream, page_checksum_verification=True)
+            rows = next(file.iter_batches(1, use_threads=False), pa.table({})).to_pylist()
+            row: dict[str, Any] = rows[0] if rows else dict.fromkeys(file.schema_arrow.names)
+            return row
+    except (*READ_ERRORS, MemoryError, ValueError, pa.ArrowException) as error:
+        raise to_data_error(path, error) from None
+
+
 def _find_column_paths(
     schema: Any, column_names: Sequence[str] | None, path: Path, source_language: str, target_language: str
 ) -> list[list[str]]:

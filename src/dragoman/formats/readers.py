@@ -201,7 +201,7 @@ def read_file(
     languages = {"source_language": source_language, "target_language": target_language}
     match file_format:
         case "tsv":
-            return read_tsv(stream_path, column_names)
+            return read_tsv(stream_path, column_names, **languages)
         case "csv":
             return read_csv(stream_path, column_names, **languages)
         case "jsonl":

@@ -27,9 +27,8 @@ def read_tmx(path: Path | None, *, source_language: str, target_language: str) -
     name = describe_path(path)
     seen_languages: dict[str, None] = {}
     has_language = [False, False]
-    for number, unit in enumerate(read_units(path, "tmx", lambda root: f"{get_namespace_prefix(root)}tu", ("tu",)), start=1):
-        variants = [child for child in unit if isinstance(child.tag, str) and get_local_name(child) == "tuv"]
-        languages = [variant.get(_XML_LANG, variant.get("lang", "")) for variant in variants]
+    for number, unit in enumerate(_read_tmx_units(path), start=1):
+        variants, languages = _list_variants(unit)
         if len(seen_languages) < 100:
             seen_languages.update(dict.fromkeys(language[:50] for language in languages if language))
         if not (source_language and target_language):
@@ -50,6 +49,21 @@ def read_tmx(path: Path | None, *, source_language: str, target_language: str) -
                 f"{name}: no unit has the language {language!r}; it holds {quote_names([*seen_languages])}",
                 code="unknown-column",
             )
+
+
+def read_first_languages(path: Path) -> list[str]:
+    """Return the languages of the first unit of a file. Raises DataError if the file is not TMX."""
+    return next((_list_variants(unit)[1] for unit in _read_tmx_units(path)), [])
+
+
+def _read_tmx_units(path: Path | None) -> Iterator[_Element]:
+    return read_units(path, "tmx", lambda root: f"{get_namespace_prefix(root)}tu", ("tu",))
+
+
+def _list_variants(unit: _Element) -> tuple[list[_Element], list[str]]:
+    """Return the variants of a unit, and their languages."""
+    variants = [child for child in unit if isinstance(child.tag, str) and get_local_name(child) == "tuv"]
+    return variants, [variant.get(_XML_LANG, variant.get("lang", "")) for variant in variants]
 
 
 def choose_variants(languages: list[str], expected_languages: tuple[str, str]) -> tuple[int | None, int | None]:

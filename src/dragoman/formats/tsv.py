@@ -33,16 +33,28 @@ def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
         yield Pair(source_line, target_line, f"{source}:{number}")
 
 
-def read_tsv(path: Path | None, column_names: Sequence[str] | None = None) -> Iterator[Pair]:
+def read_tsv(
+    path: Path | None, column_names: Sequence[str] | None = None, *, source_language: str = "", target_language: str = ""
+) -> Iterator[Pair]:
     """Yield the pairs of a TSV file.
 
-    column_names: source and target column, counted from "1"; by default each line has exactly two columns, source and target
+    column_names: source and target column, counted from "1". By default, the first line names them as in a CSV file; otherwise,
+        each line has exactly two columns, source and target.
 
     Raises DataError, which names the line, if a line has other columns.
     """
     name = describe_path(path)
+    lines: Iterator[tuple[int, str]] = enumerate(read_lines(path), start=1)
     if column_names is None:
-        for number, line in enumerate(read_lines(path), start=1):
+        first_line = next(lines, None)
+        cells = [] if first_line is None else first_line[1].split("\t")
+        columns, _ = _find_columns(name, cells, None, source_language, target_language)
+        if columns is not None:
+            column_names = [str(index + 1) for index in columns]
+        elif first_line is not None:
+            lines = chain([first_line], lines)
+    if column_names is None:
+        for number, line in lines:
             source, _, target = line.partition("\t")
             if (num_tabs := line.count("\t")) != 1:
                 hint = "; make a file of two, such as by cut -f 1,2" if num_tabs > 1 else ""
@@ -62,7 +74,7 @@ def read_tsv(path: Path | None, column_names: Sequence[str] | None = None) -> It
         )
     source_index, target_index = (int(column_name) - 1 for column_name in column_names)
     last_index = max(source_index, target_index)
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in lines:
         cells = line.split("\t", last_index + 1)
         if len(cells) <= last_index:
             raise DataError(
@@ -104,6 +116,13 @@ def read_csv(
         yield Pair(to_single_line(row[source]), to_single_line(row[target]), f"{name}:{line_number}")
 
 
+def read_first_row(path: Path, *, is_tsv: bool) -> dict[str, str]:
+    """Return the cells of the second row by those of the first one, which may be a header. Raises DataError."""
+    rows = (line.split("\t") for line in read_lines(path)) if is_tsv else (row for _, row in _read_csv_rows(path))
+    header, values = [*islice(rows, 2), [], []][:2]
+    return {cell.strip(): value for cell, value in zip_longest(header, values, fillvalue="")}
+
+
 def _read_csv_rows(path: Path | None) -> Iterator[tuple[int, list[str]]]:
     """Yield each row that is not empty, with the number of its first line."""
     lines = (f"{line}\n" for line in read_lines(path))
@@ -129,7 +148,8 @@ def _find_columns(
     name: str, row: Sequence[str], column_names: Sequence[str] | None, source_language: str, target_language: str
 ) -> tuple[tuple[int, int] | None, bool]:
     """Return the columns of source and target by the first row, None for the only two, and whether the row names them."""
-    header = [get_language(to_language_code(cell)) for cell in row]
+    cells = [cell.strip() for cell in row]
+    header = [cell if cell == "src" else get_language(to_language_code(cell)) for cell in cells]  # not Sardinian
     keys = find_keys(header.__contains__, source_language, target_language)
     is_header = keys is not None and set(keys) <= set(header)
     if column_names is None:
@@ -139,7 +159,6 @@ def _find_columns(
         if min(source, target) < 0:
             raise DataError(f"{name}: columns are counted from '1'", code="unknown-column")
         return (source, target), is_header
-    cells = [cell.strip() for cell in row]
     if missing := [column_name for column_name in column_names if column_name not in cells]:
         raise DataError(f"{name}: has no column {missing[0]!r}; it has {quote_names(cells)}", code="unknown-column")
     return (cells.index(column_names[0]), cells.index(column_names[1])), True

@@ -49,6 +49,17 @@ def read_xliff(path: Path | None, *, source_language: str = "", target_language:
             )
 
 
+def read_stated_languages(path: Path) -> list[str]:
+    """Return the languages of source and target that a file states, or an empty list. Raises DataError if it is not XLIFF."""
+    for unit in read_units(path, "xliff", lambda root: _find_unit_tag(root, str(path), ("", "")), ("trans-unit", "unit")):
+        for element in unit.iterancestors():
+            for keys in (("source-language", "target-language"), ("srcLang", "trgLang")):
+                if all(key in element.attrib for key in keys):
+                    return [element.attrib[key] for key in keys]
+        break
+    return []
+
+
 def _find_unit_tag(root: _Element, name: str, expected_languages: tuple[str, str]) -> str:
     """Return the tag of units in the file's version, which the root names in an attribute or in its namespace."""
     prefix = get_namespace_prefix(root)
