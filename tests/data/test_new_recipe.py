@@ -8,6 +8,7 @@ import json
 import os
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import jsonschema
 import pyarrow as pa
@@ -225,6 +226,14 @@ def test_a_full_disk_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OutputError, match="the disk is full"):
         CliRunner().invoke(init, ["train.en", "train.de"], catch_exceptions=False)
     assert sorted(path.name for path in Path().iterdir()) == ["train.de", "train.en"]
+
+
+def test_an_interrupted_command_can_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(init_command, "_estimate_minutes", Mock(side_effect=KeyboardInterrupt))
+        assert run_init("train.en", "train.de").exit_code == 1
+    assert not Path("own.toml").exists()
+    assert run_init("train.en", "train.de").exit_code == 0
 
 
 def test_recipe_in_a_folder_names_its_files() -> None:

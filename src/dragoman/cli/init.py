@@ -90,28 +90,31 @@ def init(
             code="empty-data",
         )
     describe = partial(format_recipe, survey, path=output, languages=languages, train=corpus, sets=sets)
+    origin = {"languages": f"from {stated[2]}"} if stated[2] and not (source_language and target_language) else {}
+    if not as_json:
+        print_facts(f"{corpus}: {from_language} to {to_language}", {**origin, **survey.describe()})
     with _all_or_nothing(outputs):
         for name, part in zip(set_names, (held_out[:num_held_out], held_out[num_held_out:]), strict=False):
             write_pairs(
                 name, part, file_format="lines", source_language=from_language, target_language=to_language, overwrite=overwrite
             )
         recipe, choice = _write_recipe(output, describe, overwrite=overwrite)
+        minutes = _estimate_minutes(recipe)
+        notes = [] if as_json else [_find_wrong_language(held_out, languages), choice]
     if as_json:
         facts = {"recipe": str(output), "languages": list(languages), "size": recipe.size}
-        print_json({**facts, "minutes": _estimate_minutes(recipe), "survey": asdict(survey)})
+        print_json({**facts, "minutes": minutes, "survey": asdict(survey)})
         return
-    origin = {"languages": f"from {stated[2]}"} if stated[2] and not (source_language and target_language) else {}
-    print_facts(f"{corpus}: {from_language} to {to_language}", {**origin, **survey.describe()})
-    for note in filter(None, (_find_wrong_language(held_out, languages), choice)):
+    for note in filter(None, notes):
         stderr_console().print(note, markup=False)
     held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
     click.echo(f"{output}: written{held}")
-    _print_next_steps(files, output, languages, recipe)
+    _print_next_steps(files, output, languages, minutes)
 
 
 @contextmanager
 def _all_or_nothing(paths: Sequence[Path]) -> Iterator[None]:
-    """Remove the new ones of these files if the work in the context fails, so that the same command can run again."""
+    """Remove the new ones of these files if the work in the context ends early, so that the same command can run again."""
     new = [path for path in paths if not path.exists()]
     try:
         yield
@@ -121,12 +124,12 @@ def _all_or_nothing(paths: Sequence[Path]) -> Iterator[None]:
         raise
 
 
-def _print_next_steps(files: Sequence[Path], output: Path, languages: tuple[str, str], recipe: Recipe) -> None:
+def _print_next_steps(files: Sequence[Path], output: Path, languages: tuple[str, str], minutes: float | None) -> None:
     """Print the commands that clean and train, the time of the training, and a model of the pair that is here."""
     from dragoman.model_packages import list_models
 
     click.echo(f"Try next:\n  dragoman clean {output} -o cleaned\n  dragoman train {output}")
-    if (minutes := _estimate_minutes(recipe)) is not None:
+    if minutes is not None:
         from dragoman.training.time_estimate import describe_minutes
 
         click.echo(describe_minutes(minutes))
