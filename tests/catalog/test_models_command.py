@@ -6,10 +6,14 @@ import gzip
 import hashlib
 import json
 import shutil
+import socket
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,12 +23,14 @@ from click.testing import CliRunner
 import dragoman
 from dragoman.bundle import WEIGHTS_FILE, compute_bundle_digest, load_bundle, read_config, replace_config
 from dragoman.catalog import download, indexes
+from dragoman.catalog.download import FetchError, read_document
 from dragoman.catalog.entries import RemoteFile
 from dragoman.catalog.fetch import fetch_model
 from dragoman.catalog.listing import MIRROR_VARIABLE, find_model, refresh
 from dragoman.cli.main import cli
 from dragoman.config import recipe_from_dict
-from dragoman.errors import DragomanError
+from dragoman.conversion.hub import download_model
+from dragoman.errors import DataError, DragomanError
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.model_packages import get_fetched_folder
 from expected_errors import raises_code
@@ -202,11 +208,51 @@ def test_model_of_the_hub_is_converted_to_int8(package: Path, tmp_path: Path, mo
     with zipfile.ZipFile(package) as archive:
         archive.extractall(tmp_path)
     (folder,) = tmp_path.glob("translate-*")
+    monkeypatch.setattr(hub.HfApi, "model_info", lambda *_, **__: None)
     monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: str(folder))
     run("models", "--fetch", "opus-mt-en-fr")
     with safetensors.safe_open(get_fetched_folder() / "opus-mt-en-fr" / WEIGHTS_FILE, "numpy") as weights:
         kinds = [weights.get_slice(name).get_dtype() for name in weights.keys()]  # noqa: SIM118
     assert "I8" in kinds
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Proxy that refuses all connections with 407, for addresses of https. Yield its address."""
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_CONNECT(self) -> None:
+            self.send_error(407)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusal) as server:
+        address = f"127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:secret@{address}")
+        monkeypatch.setattr(urllib.request, "_opener", None)  # urlopen reads the environment once
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield address
+        server.shutdown()
+
+
+def test_refusing_proxy_is_named_without_its_password(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hint = f"407 Proxy Authentication Required; check the proxy {proxy} of HTTPS_PROXY"
+    with pytest.raises(FetchError, match=hint) as caught:
+        read_document("https://example.invalid/index.json")
+    assert "secret" not in str(caught.value)
+    pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+    with pytest.raises(DataError, match=hint):
+        download_model("owner/model-that-no-cache-has", None)
+
+
+def test_silent_server_ends_after_a_stated_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 0.1)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(FetchError, match=r"within 0.1 seconds; if the network"),
+    ):
+        read_document(f"http://127.0.0.1:{server.getsockname()[1]}/index.json")
 
 
 def test_pair_names_the_fetched_model(package: Path) -> None:

@@ -505,10 +505,19 @@ def test_closed_stdout_is_an_error() -> None:
     assert (done.returncode, done.stderr) == (1, "dragoman: standard output: is closed; open it and run the command again\n")
 
 
-@pytest.mark.parametrize(("words", "hint"), [(["train", "own.toml"], True), (["-v", "adapt", "a"], True), (["clean"], False)])
-def test_interrupt_says_whether_work_is_kept(words: list[str], hint: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["dragoman", *words])
-    assert ("the same command goes on" in describe_interrupt()) == hint
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("train own.toml", "goes on from what is done"),
+        ("-v adapt a", "goes on"),
+        ("translate-file a", "--overwrite"),
+        ("clean", ""),
+    ],
+)
+def test_interrupt_says_whether_work_is_kept(words: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["dragoman", *words.split()])
+    assert hint in describe_interrupt()
+    assert (";" in describe_interrupt()) == bool(hint)
 
 
 def test_name_of_a_dash_in_a_folder_is_a_file(

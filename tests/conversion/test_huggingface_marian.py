@@ -347,11 +347,13 @@ def test_hub_name_is_fetched_with_its_revision(folder: Path, tmp_path: Path, mon
     snapshot = folder.rename(tmp_path / "0123abc")
     calls: list[tuple[str, str | None]] = []
 
-    def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str], local_files_only: bool) -> str:
+        assert not local_files_only
         calls.append((name, revision))
         assert "*.spm" in allow_patterns
         return str(snapshot)
 
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: None)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     result = dragoman.convert("Helsinki-NLP/opus-mt-en-de", tmp_path / "bundle", revision="main")
     assert calls == [("Helsinki-NLP/opus-mt-en-de", "main")]

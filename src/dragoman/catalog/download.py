@@ -9,16 +9,19 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from time import monotonic
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from dragoman.catalog.entries import RemoteFile
 from dragoman.errors import DataError
+from dragoman.io.proxy import TIMEOUT_SECONDS, suggest_proxy
 from dragoman.version import __version__
 
 MAX_INDEX_BYTES = 64 * 2**20
 MAX_FILE_BYTES = 8 * 2**30
-TIMEOUT_SECONDS = 60
+MAX_INDEX_SECONDS = 300
+"""Seconds that an index may take; a model's file may take as long as bytes arrive."""
 _CHUNK_BYTES = 2**20
 
 
@@ -32,7 +35,11 @@ def read_document(url: str) -> bytes:
     Raises FetchError if the server cannot be reached or refuses, and DataError for more than `MAX_INDEX_BYTES`.
     """
     with _naming_failures(url), _open(url) as response:
-        content = response.read(MAX_INDEX_BYTES + 1)
+        content, end = b"", monotonic() + MAX_INDEX_SECONDS
+        while len(content) <= MAX_INDEX_BYTES and (chunk := response.read1(_CHUNK_BYTES)):
+            content += chunk
+            if monotonic() > end:
+                raise TimeoutError(f"it takes more than {MAX_INDEX_SECONDS} seconds")
     if len(content) > MAX_INDEX_BYTES:
         raise _refuse(url, f"sends more than {MAX_INDEX_BYTES:,} bytes")
     return content
@@ -83,11 +90,14 @@ def _naming_failures(url: str) -> Iterator[None]:
         yield
     except HTTPError as error:
         error.close()
-        raise _refuse(url, f"the server answers {error.code} {error.reason}", FetchError) from None
+        hint = f"; {suggest_proxy(url)}" if error.code == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED else ""
+        raise _refuse(url, f"the server answers {error.code} {error.reason}{hint}", FetchError) from None
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         problem = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-        raise _refuse(url, problem, FetchError) from None
+        if isinstance(reason, TimeoutError) and "seconds" not in problem:
+            problem = f"no answer within {TIMEOUT_SECONDS} seconds"
+        raise _refuse(url, f"{problem[:200]}; {suggest_proxy(url)}", FetchError) from None
 
 
 def _iter_chunks(url: str, response: HTTPResponse, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
@@ -116,4 +126,4 @@ def _read_chunk(url: str, response: HTTPResponse) -> bytes:
 
 
 def _refuse(url: str, problem: str, error_type: type[DataError] = DataError) -> DataError:
-    return error_type(f"{url}: cannot be fetched: {problem[:200]}", code="model-unavailable")
+    return error_type(f"{url}: cannot be fetched: {problem[:400]}", code="model-unavailable")

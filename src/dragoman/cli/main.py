@@ -139,8 +139,9 @@ _EXAMPLE = re.compile(r"(?:\w+:)? +(?=dragoman |curl |echo )")
 _SHELL_WORD = re.compile(r"""(?:--?[\w-]+ (?!-))?(?:[^\s"']|"[^"]*"|'[^']*')+""")
 click.Context.formatter_class = ExampleFormatter
 
-RESUMED_COMMANDS = {"adapt", "train"}
-"""Commands that keep what an interrupted one of them has done."""
+INTERRUPT_HINTS = dict.fromkeys(("adapt", "prepare", "train"), "; the same command goes on from what is done")
+INTERRUPT_HINTS["translate-file"] = "; a file that is named above is complete; the same command with --overwrite goes on"
+"""What an interrupted command keeps, for the commands that keep something."""
 STDOUT_ERROR_HINTS = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the quota is used up; free some space",
@@ -356,7 +357,7 @@ def _reopen_closed_streams() -> bool:
 def describe_interrupt() -> str:
     """Return the message of an interrupted command."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    return "interrupted; the same command goes on from what is done" if command in RESUMED_COMMANDS else "interrupted"
+    return f"interrupted{INTERRUPT_HINTS.get(command, '')}"
 
 
 def _exit_with_error(message: str, code: int) -> None:
