@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -162,6 +163,15 @@ def test_reloads_follow_one_another() -> None:
     assert not started.acquire(blocking=False)
 
 
+def test_second_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = logging.getLogger("uvicorn.error")
+    monkeypatch.setattr(log, "disabled", False)
+    server = build_server(make_service(), ServerSettings(), on_ready=lambda: None)
+    for is_at_once in (False, True):
+        server.handle_exit(signal.SIGINT, None)
+        assert (server.should_exit, server.force_exit, log.disabled) == (True, is_at_once, is_at_once)
+
+
 def read_cpu_seconds(process_id: int) -> float:
     fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -231,7 +241,7 @@ def test_interrupt_ends_the_reading_of_a_file(bundle: Path, tmp_path: Path, name
         time.sleep(1)
         assert measure_end(process, signal.SIGINT) < 1.5
         assert process.stderr is not None
-        assert process.stderr.read().strip() == "dragoman: interrupted"
+        assert process.stderr.read().strip().startswith("dragoman: interrupted; ")
     assert process.returncode == 130
     assert list(tmp_path.iterdir()) == [tmp_path / name]
 

@@ -140,7 +140,7 @@ _SHELL_WORD = re.compile(r"""(?:--?[\w-]+ (?!-))?(?:[^\s"']|"[^"]*"|'[^']*')+"""
 click.Context.formatter_class = ExampleFormatter
 
 INTERRUPT_HINTS = dict.fromkeys(("adapt", "prepare", "train"), "; the same command goes on from what is done")
-INTERRUPT_HINTS["translate-file"] = "; a file that is named above is complete; the same command with --overwrite goes on"
+INTERRUPT_HINTS["translate-file"] = "; finished files are kept; the same command with --overwrite goes on"
 """What an interrupted command keeps, for the commands that keep something."""
 STDOUT_ERROR_HINTS = {
     errno.ENOSPC: "the disk is full; free some space",

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from types import FrameType
 from typing import Any, cast
 
 import uvicorn
@@ -173,6 +174,14 @@ class _Server(uvicorn.Server):
             asyncio.get_running_loop().add_signal_handler(SIGHUP, self._reload_or_stop)
         if self.servers:
             self.on_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop after the requests in progress, or at once on a second Ctrl-C, without uvicorn's traceback."""
+        super().handle_exit(sig, frame)
+        if self.force_exit:
+            logging.getLogger("uvicorn.error").disabled = True
+        elif sig == signal.SIGINT and self.server_state.tasks and sys.stderr.isatty():
+            print("stopping after the requests in progress; Ctrl-C again stops at once", file=sys.stderr)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take the connections that the system has accepted already, and stop after the requests in progress."""
