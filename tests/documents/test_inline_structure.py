@@ -13,7 +13,7 @@ from dragoman.documents.formats import get_parser
 from dragoman.documents.translate_document import CODE_FLAGS, DocumentOptions
 from dragoman.documents.unit_selection import KeyGlobs
 from dragoman.text.code_check import compare_codes
-from dragoman.text.inline_codes import parse_text
+from dragoman.text.inline_codes import read_inline
 
 XLIFF = '<xliff version="1.2"><file><body><trans-unit id="1"><source>{}</source></trans-unit></body></file></xliff>'
 STYLES = [
@@ -146,9 +146,9 @@ def test_no_model_loses_or_doubles_a_code(model: str) -> None:
 def test_codes_joined_to_words_count() -> None:
     """Programs replace them there, too."""
     for text, new in (("%name% !name now", "%name%!name!name"), ("pay $1 in 1950", "$1 $1950"), ("see :name", ":name x:name")):
-        source, translation = parse_text(text), parse_text(new)
+        source, translation = read_inline(text), read_inline(new)
         assert compare_codes(source, translation).added == (text.split()[1],), text
-    same = parse_text("$1 each, $10 and $1 x%name")
+    same = read_inline("$1 each, $10 and $1 x%name")
     assert compare_codes(same, same).added == ()
 
 

@@ -16,7 +16,7 @@ from dragoman.inference.text_options import ModelLimits, TextOptions
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, TextTranslation, translate_texts
 from dragoman.text.code_check import NO_DIFFERENCE, compare_codes
-from dragoman.text.inline_codes import Markup, parse_text
+from dragoman.text.inline_codes import Markup, read_inline
 
 ENGLISH = TextOptions(source_language="en", target_language="de")
 
@@ -168,7 +168,7 @@ def test_model_does_not_read_characters_without_width(text: str, line: str, expe
     capitalizer = Capitalizer()
     (result,) = translate_texts([text], ENGLISH, capitalizer)
     assert (set(capitalizer.lines), result.text) == ({line}, expected)
-    assert compare_codes(parse_text(text), parse_text(result.text.replace("\u00ad", ""))) == NO_DIFFERENCE
+    assert compare_codes(read_inline(text), read_inline(result.text.replace("\u00ad", ""))) == NO_DIFFERENCE
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n", "<br>", "&nbsp;", "<!-- a. B -->"])

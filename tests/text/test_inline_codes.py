@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, parse_text
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, read_inline
 from dragoman.text.projection import UnitText, find_maximum_subarrays, project, split_units
 
 
@@ -35,7 +35,7 @@ def project_links(source: CodedText, translation: str, links: list[tuple[int, in
 
 
 def test_placeholders_become_points() -> None:
-    coded = parse_text("Hi {name}, see %s.")
+    coded = read_inline("Hi {name}, see %s.")
     assert coded.parts == ("Hi ", Point("{name}"), ", see ", Point("%s"), ".")
     assert coded.clean.text == "Hi , see ."
 

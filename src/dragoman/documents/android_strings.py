@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import replace
 from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
@@ -49,14 +48,14 @@ def parse_android_strings(content: bytes) -> Document:
         if element.name == "plurals":
             plurals.append(source.get_place(element))
         units.read(source, element, add)
-    document = units.make_document(
+    return units.make_document(
         content,
         "android",
         make_plural_edits=lambda language: [
             edit for place in plurals for edit in _add_items(source, source.read_element(place), language)
         ],
+        find_values=lambda: _find_values(source, {unit.key for unit in units.units}),
     )
-    return replace(document, find_values=lambda: _find_values(source, {unit.key for unit in units.units}))
 
 
 def _find_values(source: XmlSource, keys: Collection[str]) -> dict[str, Edit]:
@@ -87,10 +86,10 @@ def _add_items(source: XmlSource, plurals: XmlElement, language: str) -> list[Ed
     missing = list_missing_categories(language, set(items))
     if other is None or other.is_empty_tag or not missing:
         return []
-    tag, rest = source.get_markup(other.start, other.content_start), source.get_markup(other.content_start, other.end)
+    tag, rest = source.get_tag(other), source.get_markup(other.content_start, other.end)
     indent = get_indent(source, other)
     added = "".join(f"{set_attribute(tag, 'quantity', category)}{rest}{indent}" for category in missing)
-    return [Edit(other.start, other.start, source.encode(added))]
+    return [source.edit(other.start, other.start, added)]
 
 
 def _add_string(units: UnitList, source: XmlSource, element: XmlElement, name: str, quantity: str) -> None:
@@ -113,7 +112,7 @@ def _add_string(units: UnitList, source: XmlSource, element: XmlElement, name: s
             markup = "".join(written)
         else:
             markup = write_content(element, _encode(translation.text, tags, is_first=True, is_last=True))
-        return [Edit(element.content_start, element.content_end, source.encode(markup))]
+        return [source.edit(element.content_start, element.content_end, markup)]
 
     units.add(Unit(name, text.text, text.markup, context=name, plural_form=quantity, key=name), write)
 

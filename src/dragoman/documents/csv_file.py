@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import compress
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
-from dragoman.documents.encoded_text import EncodedText, decode
+from dragoman.documents.encoded_text import EncodedText, decode, make_line_error
 from dragoman.documents.reading import check_goes_on, check_lines, check_texts, join_keys
 from dragoman.errors import DataError
 from dragoman.text.no_language import is_data
@@ -161,7 +161,7 @@ def _read_rows(text: str, delimiter: str, position: int) -> Iterator[list[_Cell]
     while position <= len(text):
         quoted = _QUOTED.match(text, position)
         if quoted is None and text.startswith('"', position):  # written marks behind it would end it
-            raise _make_error(text, position, "has a quotation mark that no other one ends; double it between two more")
+            raise make_line_error(text, position, "has a quotation mark that no other one ends; double it between two more")
         if delimiter == "\t" and _begins_with_quotation(text, quoted):
             quoted = None
         match = quoted or plain.match(text, position)
@@ -171,9 +171,9 @@ def _read_rows(text: str, delimiter: str, position: int) -> Iterator[list[_Cell]
         position = match.end()
         following = text[position : position + 1]
         if len(row) > MAX_COLUMNS:
-            raise _make_error(text, position, f"has more than {MAX_COLUMNS:,} cells")
+            raise make_line_error(text, position, f"has more than {MAX_COLUMNS:,} cells")
         if following not in (delimiter, "\r", "\n", ""):
-            raise _make_error(text, position, "has a quotation mark before the end of a cell; double it")
+            raise make_line_error(text, position, "has a quotation mark before the end of a cell; double it")
         position += 1
         if following != delimiter:
             check_goes_on()
@@ -181,8 +181,3 @@ def _read_rows(text: str, delimiter: str, position: int) -> Iterator[list[_Cell]
             if len(row) > 1 or row[0].text:
                 yield row
             row = []
-
-
-def _make_error(text: str, position: int, problem: str) -> DataError:
-    line = text.count("\n", 0, position) + 1
-    return DataError(f"line {line}: {problem}", code="invalid-format")

@@ -10,7 +10,7 @@ from itertools import count
 
 from dragoman.documents.android_strings import parse_android_strings
 from dragoman.documents.document import Document, Edit, UnitTranslation
-from dragoman.documents.flowing_text import read_flowing_text
+from dragoman.documents.flowing_text import add_flowing_text
 from dragoman.documents.xml_languages import edit_root, find_language, get_stated_language
 from dragoman.documents.xml_spans import XmlElement, XmlSource
 from dragoman.documents.xml_units import Code, Piece, UnitList, make_pair, make_point, read_parts
@@ -101,9 +101,7 @@ def _add_blocks(
     is_label = element.parent is not None and element.parent.name == _MENUS and element.name in _PAIRS
     if element.name in _BLOCKS or is_label:
         language = find_language(element, document_language)
-        flowing = read_flowing_text(source, element.parts, str(next(numbers)), partial(_read_inline, source), language)
-        if flowing:
-            units.add(*flowing)
+        add_flowing_text(units, source, element.parts, str(next(numbers)), partial(_read_inline, source), language)
     for child in element.children:
         if element.name not in _BLOCKS or _is_fixed(child):
             _add_blocks(source, numbers, document_language, units, child)

@@ -154,25 +154,6 @@ Remarks = Mapping[tuple[str, str], Remark]
 Those whose name begins with `state` belong to the translation, and `target` is the translation itself."""
 
 
-def list_no_remarks(name: str) -> Remarks:
-    """Return no remarks, for formats without them."""
-    return {}
-
-
-def make_no_edits(translations: Mapping[str, UnitTranslation], language: str) -> Iterable[Edit]:
-    """Return no edits, for formats in which each unit is written by itself."""
-    return ()
-
-
-def add_no_plural_forms(language: str) -> Sequence[Edit]:
-    """Return no edits, for formats whose files have the plural forms of their language, or none."""
-    return ()
-
-
-def keep_no_anchors(names: Collection[str], is_hugo: bool) -> None:
-    """Do nothing, for formats whose headings have anchors of their own, or none."""
-
-
 def apply_edits(content: bytes, edits: Iterable[Edit]) -> bytes:
     """Return the bytes with replaced spans. Raises ValueError for spans that overlap, an error of the format's reader."""
     return apply_ordered_edits(content, sorted(edits, key=lambda edit: (edit.start, edit.end)))
@@ -251,10 +232,10 @@ class Document:
     source_language: str = ""
     target_language: str = ""
     make_document_edits: Callable[[Mapping[str, UnitTranslation], str], Iterable[Edit]] = field(
-        default=make_no_edits, repr=False
+        default=lambda translations, language: (), repr=False
     )
     sentence_groups: Sequence[Sequence[str]] = ()
-    make_plural_edits: Callable[[str], Sequence[Edit]] = field(default=add_no_plural_forms, repr=False)
+    make_plural_edits: Callable[[str], Sequence[Edit]] = field(default=lambda language: (), repr=False)
     assemble: Callable[[bytes, Iterable[Edit]], bytes] = field(default=apply_edits, repr=False)
     iter_units: Callable[[bytes], Iterable[Unit]] | None = field(default=None, repr=False)
     is_written: Callable[[bytes, Mapping[str, UnitTranslation]], bool] | None = field(default=None, repr=False)
@@ -262,19 +243,24 @@ class Document:
     other_units: Sequence[Unit] = field(default=(), repr=False)
     skipped: Mapping[str, int] = field(default_factory=dict, repr=False)
     boundaries: Sequence[bytes] = field(default=(), repr=False)
-    keep_anchors: Callable[[Collection[str], bool], None] = field(default=keep_no_anchors, repr=False)
+    keep_anchors: Callable[[Collection[str], bool], None] = field(default=lambda names, is_hugo: None, repr=False)
     convert: Callable[[], Document] | None = field(default=None, repr=False)
     find_values: Callable[[], Mapping[str, Edit]] = field(default=dict, repr=False)
     times: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False)
     find_cells: Callable[[], Mapping[str, Sequence[str]]] = field(default=dict, repr=False)
     divide_cells: Callable[[Collection[str]], Iterable[Edit]] = field(default=lambda cells: (), repr=False)
     has_numbered_keys: bool = False
-    list_remarks: Callable[[str], Remarks] = field(default=list_no_remarks, repr=False)
+    list_remarks: Callable[[str], Remarks] = field(default=lambda name: {}, repr=False)
 
     @property
     def is_bilingual(self) -> bool:
         """Return whether the file has sources and translations beside each other."""
         return self.format in BILINGUAL_FORMATS
+
+
+def get_source_language(translations: Mapping[str, UnitTranslation]) -> str:
+    """Return the code of the language of which these are translations; empty if it is not known."""
+    return next(iter(translations.values())).source_language if translations else ""
 
 
 def divide_units(units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:

@@ -142,6 +142,12 @@ def check_encoding(name: str) -> str:
     return codec
 
 
+def make_line_error(text: str, position: int, problem: str) -> DataError:
+    """Return the error about the line of a character."""
+    line = text.count("\n", 0, position) + 1
+    return DataError(f"line {line}: {problem}", code="invalid-format")
+
+
 def split_lines(text: str) -> list[str]:
     """Return the lines of a text with their line feeds. Other line breaks of Unicode are characters like others.
 

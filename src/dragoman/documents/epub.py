@@ -5,10 +5,11 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from urllib.parse import unquote
 
-from dragoman.documents.document import PICTURES, Document, Edit, UnitTranslation
+from dragoman.documents.document import PICTURES, Document, Edit, UnitTranslation, get_source_language
 from dragoman.documents.flowing_text import Part, add_flowing_text, split_at_breaks
 from dragoman.documents.reading import MAX_CHAPTER_PARTS, check_parts
 from dragoman.documents.xml_languages import (
@@ -49,31 +50,23 @@ def parse_epub(content: bytes) -> Document:
         raise members.error("is encrypted, as books with copy protection are")
     units = UnitList()
     for number, element in enumerate(package.titles, start=1):
-        add_flowing_text(
-            units,
-            members,
-            package.name,
-            package.source,
-            element.parts,
-            f"{package.name}/{number}",
-            lambda inner: [make_point(package.source, inner)],
-            find_language(element, package.language),
-        )
+        name, language = f"{package.name}/{number}", find_language(element, package.language)
+        add_flowing_text(units, package.source, element.parts, name, partial(_keep_element, package.source), language)
     readers = [_ChapterReader(members, name, package.language) for name in chapters]
     for reader in readers:
         reader.read(units)
     contents = [name for name, kind in package.texts.items() if kind == _CONTENTS_TYPE and name in members.members]
-    contents_sources = {name: _add_contents(units, members, name, package.language) for name in contents}
+    contents_sources = [_add_contents(units, members, name, package.language) for name in contents]
 
     def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
-        if not language or not translations:
+        if not language:
             return
-        source_language = next(iter(translations.values())).source_language or package.language
-        yield from members.shift_edits(package.name, package.edit_language(source_language, language))
+        source_language = get_source_language(translations) or package.language
+        yield from package.edit_language(source_language, language)
         for reader in readers:
-            yield from members.shift_edits(reader.name, reader.edit_language(source_language, language))
-        for name, source in contents_sources.items():
-            yield from members.shift_edits(name, edit_root(source, source.root, source_language, language))
+            yield from reader.edit_language(source_language, language)
+        for source in contents_sources:
+            yield from edit_root(source, source.root, source_language, language)
 
     return units.make_document(
         content,
@@ -111,15 +104,14 @@ class _Package:
         edits = []
         for element in self.languages[:1]:
             if not is_same_language(self.language, language):
-                new = self.source.encode(escape_xml(language))
-                edits.append(Edit(element.content_start, element.content_end, new))
+                edits.append(self.source.edit(element.content_start, element.content_end, escape_xml(language)))
         if self.spine is not None:
-            tag = old = self.source.get_markup(self.spine.start, self.spine.content_start)
+            tag = self.source.get_tag(self.spine)
             if is_right_to_left(language):
                 tag = set_attribute(tag, _PROGRESSION, "rtl")
             elif is_right_to_left(source_language) and get_attribute(tag, _PROGRESSION) == "rtl":
                 tag = set_attribute(tag, _PROGRESSION, "")
-            edits += [Edit(self.spine.start, self.spine.content_start, self.source.encode(tag))] if tag != old else []
+            edits += self.source.edit_tag(self.spine, tag)
         direction = get_direction(source_language) or "ltr"
         for stated in (self.source.root, *self.titles):
             edits += edit_tag(self.source, stated, source_language, language, direction)
@@ -164,30 +156,25 @@ def _list_encrypted(members: ZipMembers) -> set[str]:
 def _add_contents(units: UnitList, members: ZipMembers, name: str, book_language: str) -> XmlSource:
     """Add the texts of the contents in the format of EPUB 2, and return the file."""
     source = members.read_xml(name)
-    numbers = count(1)
+    numbers, keep = count(1), partial(_keep_element, source)
 
     def add(units: UnitList, element: XmlElement) -> None:
-        add_flowing_text(
-            units,
-            members,
-            name,
-            source,
-            element.parts,
-            f"{name}/{next(numbers)}",
-            lambda inner: [make_point(source, inner)],
-            find_language(element, book_language),
-        )
+        language = find_language(element, book_language)
+        add_flowing_text(units, source, element.parts, f"{name}/{next(numbers)}", keep, language)
 
     for element in source.iter_elements(("text",)):
         units.read(source, element, add)
     return source
 
 
+def _keep_element(source: XmlSource, element: XmlElement) -> list[Piece]:
+    return [make_point(source, element)]
+
+
 class _ChapterReader:
     """Reader of one XHTML file. book_language: that of the book"""
 
     def __init__(self, members: ZipMembers, name: str, book_language: str) -> None:
-        self.members = members
         self.name = name
         self.source = members.read_xml(name)
         self.number = self.num_pictures = 0
@@ -231,8 +218,6 @@ class _ChapterReader:
                 self.number += 1
                 add_flowing_text(
                     units,
-                    self.members,
-                    self.name,
                     self.source,
                     line,
                     f"{self.name}/{self.number}",
@@ -244,7 +229,7 @@ class _ChapterReader:
     def _read_inline(self, element: XmlElement) -> list[Piece]:
         if _is_skipped(element):
             return [make_point(self.source, element)]
-        if is_note_mark(element.name, self.source.get_markup(element.start, element.content_start), element.text):
+        if is_note_mark(element.name, self.source.get_tag(element), element.text):
             return [make_point(self.source, element)]
         if element.name == "br":
             return [make_break(self.source, element)]

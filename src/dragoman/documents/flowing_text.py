@@ -9,8 +9,7 @@ from typing import cast
 from dragoman.documents.document import Edit, Unit, UnitTranslation
 from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, XmlText
 from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, read_parts, write_pieces
-from dragoman.documents.zip_document import ZipMembers
-from dragoman.text.breaks import find_boundaries
+from dragoman.text.breaks import divide_at
 
 _SPACES = re.compile("[ \t\r\n]+")
 Part = XmlElement | XmlText | XmlMarkup
@@ -22,24 +21,12 @@ def split_at_breaks(parts: Sequence[Part], is_break: Callable[[XmlElement], bool
     is_break: whether an element is a line break or a tab
     """
     places = [number for number, part in enumerate(parts) if isinstance(part, XmlElement) and is_break(part)]
-    starts, ends = [0, *(place + 1 for place in places)], [*places, len(parts)]
-    lines = [
-        "".join(part.text for part in parts[first:last] if isinstance(part, XmlText | XmlElement))
-        for first, last in zip(starts, ends, strict=True)
-    ]
     tabs = [number for number, place in enumerate(places) if cast(XmlElement, parts[place]).name == "tab"]
-    start = 0
-    for place, is_boundary in zip(places, find_boundaries(lines, tabs), strict=True):
-        if is_boundary:
-            yield parts[start:place]
-            start = place + 1
-    yield parts[start:]
+    return divide_at(parts, places, lambda line: "".join(part.text for part in line if not isinstance(part, XmlMarkup)), tabs)
 
 
 def add_flowing_text(
     units: UnitList,
-    members: ZipMembers,
-    member_name: str,
     source: XmlSource,
     parts: Sequence[Part],
     name: str,
@@ -47,22 +34,7 @@ def add_flowing_text(
     language: str = "",
     restate: Callable[[list[Piece], UnitTranslation], Sequence[Piece]] = lambda pieces, translation: pieces,
 ) -> None:
-    """Add parts of a member that stand side by side as one unit, as `read_flowing_text` reads them."""
-    if flowing := read_flowing_text(source, parts, name, read_element, language, restate):
-        units.add(flowing[0], members.shift(member_name, flowing[1]))
-
-
-def read_flowing_text(
-    source: XmlSource,
-    parts: Sequence[Part],
-    name: str,
-    read_element: Callable[[XmlElement], list[Piece]],
-    language: str = "",
-    restate: Callable[[list[Piece], UnitTranslation], Sequence[Piece]] = lambda pieces, translation: pieces,
-) -> tuple[Unit, Callable[[UnitTranslation], list[Edit]]] | None:
-    """Return the unit of parts that stand side by side, and its writer; None for parts without a word.
-
-    Codes and white space at the ends stay outside.
+    """Add parts that stand side by side as one unit, if they have a word. Codes and white space at the ends stay outside.
 
     name: id of the unit
     read_element: function that returns the pieces of an element among the parts
@@ -75,7 +47,7 @@ def read_flowing_text(
     parts = parts[inside]
     pieces = [piece for group in pieces_of_parts[inside] for piece in group]
     if not any(piece.strip() for piece in pieces if isinstance(piece, str)):
-        return None
+        return
     before, after = "", ""
     if isinstance(pieces[0], str):
         before = pieces[0][: len(pieces[0]) - len(pieces[0].lstrip(" \t\r\n"))]
@@ -89,8 +61,7 @@ def read_flowing_text(
     def write(translation: UnitTranslation) -> list[Edit]:
         return write_pieces([before, *restate(text.split(translation.text), translation), after], span, source)
 
-    unit = Unit(name, text.text, text.markup, keep_line_breaks=False, language=language)
-    return unit, write
+    units.add(Unit(name, text.text, text.markup, keep_line_breaks=False, language=language), write)
 
 
 def _has_text(pieces: Sequence[Piece]) -> bool:

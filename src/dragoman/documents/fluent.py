@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
-from dragoman.documents.encoded_text import EncodedText, decode
+from dragoman.documents.encoded_text import EncodedText, decode, make_line_error
 from dragoman.documents.plural_forms import CATEGORIES, list_missing_categories
 from dragoman.documents.reading import check_goes_on, check_texts
 from dragoman.errors import DataError
@@ -321,8 +321,7 @@ def _read_patterns(text: str) -> Iterator[_Pattern]:
         attribute = _ATTRIBUTE.match(text, position) if entry else None
         match = attribute or _ENTRY.match(text, position)
         if match is None:
-            number = text.count("\n", 0, position) + 1
-            raise DataError(f"line {number}: is no entry of Fluent", code="invalid-format")
+            raise make_line_error(text, position, "is no entry of Fluent")
         entry = entry if attribute else match[1]
         key = f"{entry}.{match[1]}" if attribute else entry
         last = _find_pattern_end(text, match.end())

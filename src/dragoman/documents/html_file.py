@@ -20,13 +20,14 @@ from dragoman.documents.document import (
     UnitTranslation,
     apply_ordered_edits,
     divide_units,
+    get_source_language,
     has_same_tags,
 )
-from dragoman.documents.encoded_text import EncodedText, check_encoding, decode
+from dragoman.documents.encoded_text import EncodedText, check_encoding, decode, make_line_error
 from dragoman.documents.html_languages import DIRECTION, ROOT_TAGS, LanguageScopes, PageLanguage, Statement
 from dragoman.documents.reading import check_codes, check_goes_on, check_tags, check_text, check_texts
 from dragoman.errors import DataError
-from dragoman.text.breaks import find_boundaries
+from dragoman.text.breaks import divide_at
 from dragoman.text.element_depth import ElementDepth
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, Markup, parse_markup
 from dragoman.text.nesting import Nested
@@ -258,11 +259,8 @@ def _find_charset(tag: str) -> str:
 
 def _make_template_error(text: str, start: int) -> DataError:
     """Return the error about code of a template that starts there."""
-    line = text.count("\n", 0, start) + 1
     code = " ".join(text[start : start + 40].split())
-    return DataError(
-        f"line {line}: the file is a template with the code {code!r}; translate the pages that it makes", code="invalid-format"
-    )
+    return make_line_error(text, start, f"the file is a template with the code {code!r}; translate the pages that it makes")
 
 
 class _PageReader:
@@ -443,14 +441,8 @@ class _PageReader:
         if not (breaks := _find_breaks(run)):
             self._add_text(run)
             return
-        starts, ends = [0, *(number + 1 for number in breaks)], [*breaks, len(run)]
-        lines = ["".join(token.source for token in run[i:j] if token.is_text) for i, j in zip(starts, ends, strict=True)]
-        start = 0
-        for number, is_boundary in zip(breaks, find_boundaries(lines), strict=True):
-            if is_boundary:
-                self._add_text(run[start:number])
-                start = number + 1
-        self._add_text(run[start:])
+        for line in divide_at(run, breaks, lambda tokens: "".join(token.source for token in tokens if token.is_text)):
+            self._add_text(line)
 
     def _add_text(self, run: Sequence[_HtmlToken]) -> None:
         """Add a unit for a text, without the white space and comments at its ends."""
@@ -517,8 +509,7 @@ class _PageReader:
 
     def make_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         """Yield the edits of all texts and attributes, and of the language of the page, in the order of the page."""
-        first = next(iter(translations.values()), UnitTranslation(""))
-        languages = self.page.make_edits(self.text, first.source_language, language)
+        languages = self.page.make_edits(self.text, get_source_language(translations), language)
         yield from merge(languages, self._make_text_edits(translations), key=lambda edit: edit.start)
 
     def _make_text_edits(self, translations: Mapping[str, UnitTranslation]) -> Iterator[Edit]:

@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeAlias, TypeVar
 
 from dragoman.documents.plural_forms import lacks_number, list_missing_categories
 
@@ -33,11 +34,12 @@ _ARGUMENT = re.compile(r"\{\s*([\w.-]+)\s*(?:,\s*(\w+)\s*)?")
 _OFFSET = re.compile(r"\s*offset\s*:\s*\d+")
 _SELECTOR = re.compile(r"\s*([^\s{}]+)\s*\{")
 _KEY = re.compile(r"\{[^{}\s]*\}")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Branches:
-    """Argument that selects one of several messages.
+class Branches(Generic[_T]):
+    """Argument that selects one of several messages, or a choice among parts.
 
     head: the argument with its type, such as `{n, plural,`
     branches: selectors with their messages, in order
@@ -47,14 +49,14 @@ class Branches:
     """
 
     head: str
-    branches: tuple[tuple[str, Node], ...]
+    branches: tuple[tuple[str, _T], ...]
     is_plural: bool
     openings: tuple[str, ...]
     tail: str
     is_choice: bool = False
 
 
-Node = str | Branches
+Node: TypeAlias = "str | Branches[Node]"
 """Sentence with keys such as `{name}` for arguments and `{#}` for the number, or a choice."""
 
 
@@ -172,7 +174,7 @@ def read_message(text: str, *, has_tags: bool = False) -> IcuMessage | None:
 
 def _cut_tags(parts: _Parts) -> tuple[str, str, _Parts]:
     """Return the tags before and after the only choice, and the choice. Tags with words beside them stay with the words."""
-    choices = [part for part in parts if isinstance(part, _Choice)]
+    choices = [part for part in parts if isinstance(part, Branches)]
     if not choices:
         return "", "", parts
     context = " ".join(part for part in parts if isinstance(part, str))
@@ -232,7 +234,7 @@ def _put_number_in_one(node: Node) -> Node:
     return replace(node, branches=tuple((selector, _put_number_in_one(child)) for selector, child in texts.items()))
 
 
-def _is_cardinal(node: Branches) -> bool:
+def _is_cardinal(node: Branches[Node]) -> bool:
     """Return whether a node is a plural whose number is written. Ordinal numbers have other categories."""
     return node.is_plural and "selectordinal" not in node.head and "offset" not in node.head
 
@@ -259,20 +261,8 @@ class _SyntaxError(Exception):
 _NUMBER = "{#}"
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """Argument with branches before its context moves into them."""
-
-    head: str
-    branches: tuple[tuple[str, _Parts], ...]
-    is_plural: bool
-    openings: tuple[str, ...]
-    tail: str
-    is_choice: bool = False
-
-
-_Parts = tuple["str | _Choice", ...]
-"""Text with keys, and choices."""
+_Parts: TypeAlias = tuple["str | Branches[_Parts]", ...]
+"""Text with keys, and choices before their context moves into them."""
 
 
 @dataclass
@@ -295,14 +285,14 @@ class _Reader:
         """Return the parts up to the end of a branch or of the text."""
         if depth > MAX_DEPTH:
             raise _SyntaxError
-        parts: list[str | _Choice] = []
+        parts: list[str | Branches[_Parts]] = []
         texts: list[str] = []  # of the part that has not ended
         ends = "|}" if in_choice else "}"
         while self.position < len(self.text) and self.text[self.position] not in ends:
             character = self.text[self.position]
             if character == "{":
                 part = self._read_argument(in_plural=in_plural, depth=depth)
-                if isinstance(part, _Choice):
+                if isinstance(part, Branches):
                     parts += ["".join(texts), part]
                     texts.clear()
                     continue
@@ -344,7 +334,7 @@ class _Reader:
             return self._add_key(self._make_key("literal", match[0]), match[0])
         return match[1].replace("''", "'")
 
-    def _read_argument(self, *, in_plural: bool, depth: int) -> str | _Choice:
+    def _read_argument(self, *, in_plural: bool, depth: int) -> str | Branches[_Parts]:
         """Return the key of an argument, or the choice."""
         start = self.position
         match = _ARGUMENT.match(self.text, start)
@@ -381,7 +371,7 @@ class _Reader:
             self.numbers[name], self.keys[name, markup] = number, key
         return self.keys[name, markup]
 
-    def _read_limits(self, start: int, *, depth: int) -> _Choice:
+    def _read_limits(self, start: int, *, depth: int) -> Branches[_Parts]:
         """Return the choice of Java that begins there."""
         self._expect(",")
         head = self.text[start : self.position]
@@ -397,9 +387,9 @@ class _Reader:
         self._expect("}")
         if not branches:
             raise _SyntaxError
-        return _Choice(head, tuple(branches), False, tuple(openings), "}", True)
+        return Branches(head, tuple(branches), False, tuple(openings), "}", True)
 
-    def _read_choice(self, start: int, kind: str, *, in_plural: bool, depth: int) -> _Choice:
+    def _read_choice(self, start: int, kind: str, *, in_plural: bool, depth: int) -> Branches[_Parts]:
         is_plural = kind != "select"
         self._expect(",")
         offset = _OFFSET.match(self.text, self.position) if is_plural else None
@@ -418,7 +408,7 @@ class _Reader:
         selectors = [selector for selector, _ in branches]
         if "other" not in selectors or len(set(selectors)) < len(selectors):
             raise _SyntaxError
-        return _Choice(head, tuple(branches), is_plural, tuple(openings), self.text[end : self.position])
+        return Branches(head, tuple(branches), is_plural, tuple(openings), self.text[end : self.position])
 
     def _expect(self, mark: str) -> None:
         """Read a mark with the white space before it."""
@@ -436,14 +426,14 @@ def _expand(parts: _Parts, reader: _Reader, plural: str = "") -> Node:
     """Return the choices with the text around them moved into their branches. plural: head of the plural around them"""
     if _count_sentences(parts) > MAX_BRANCHES:
         raise _SyntaxError
-    number = next((index for index, part in enumerate(parts) if isinstance(part, _Choice)), None)
+    number = next((index for index, part in enumerate(parts) if isinstance(part, Branches)), None)
     if number is None:
         return "".join(map(str, parts))
     choice = parts[number]
-    assert isinstance(choice, _Choice)
+    assert isinstance(choice, Branches)
     before, after = parts[:number], parts[number + 1 :]
     if choice.is_plural and any(map(_has_number, (*before, *after))):
-        if any(_has_number(part) for part in after if isinstance(part, _Choice)):
+        if any(_has_number(part) for part in after if isinstance(part, Branches)):
             raise _SyntaxError  # inside, the mark of the number would stand for that of the inner plural
         key = reader.name_number(plural)
         before, after = (tuple(_name_number(part, key) for part in side) for side in (before, after))
@@ -452,16 +442,16 @@ def _expand(parts: _Parts, reader: _Reader, plural: str = "") -> Node:
     return Branches(choice.head, branches, choice.is_plural, choice.openings, choice.tail, choice.is_choice)
 
 
-def _name_number(part: str | _Choice, key: str) -> str | _Choice:
+def _name_number(part: str | Branches[_Parts], key: str) -> str | Branches[_Parts]:
     return part.replace(_NUMBER, key) if isinstance(part, str) else part
 
 
 def _count_sentences(parts: _Parts) -> int:
     """Return the number of sentences that parts expand to."""
-    return math.prod(sum(_count_sentences(inner) for _, inner in part.branches) for part in parts if isinstance(part, _Choice))
+    return math.prod(sum(_count_sentences(inner) for _, inner in part.branches) for part in parts if isinstance(part, Branches))
 
 
-def _has_number(part: str | _Choice) -> bool:
+def _has_number(part: str | Branches[_Parts]) -> bool:
     """Return whether a part has the mark of the number of a plural around it."""
     if isinstance(part, str):
         return _NUMBER in part

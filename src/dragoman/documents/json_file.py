@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
-from dragoman.documents.encoded_text import EncodedText, decode
+from dragoman.documents.encoded_text import EncodedText, decode, make_line_error
 from dragoman.documents.known_layouts import find_layout
 from dragoman.documents.plural_forms import (
     CATEGORIES,
@@ -276,5 +276,4 @@ def read_strings(
 
 
 def _syntax_error(text: str, position: int) -> DataError:
-    line = text.count("\n", 0, position) + 1
-    return DataError(f"line {line}: {text[position : position + 20]!r} is not JSON", code="invalid-format")
+    return make_line_error(text, position, f"{text[position : position + 20]!r} is not JSON")

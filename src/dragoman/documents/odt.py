@@ -12,10 +12,10 @@ from itertools import chain, count
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles, is_monospaced
 from dragoman.documents.compared_texts import COMPARED, ComparedTexts
-from dragoman.documents.document import Document, Edit, UnitTranslation
+from dragoman.documents.document import Document, Edit, UnitTranslation, get_source_language
 from dragoman.documents.flowing_text import add_flowing_text, split_at_breaks
 from dragoman.documents.odt_languages import edit_languages, read_languages
-from dragoman.documents.office_languages import StatedProperty
+from dragoman.documents.office_languages import edit_property
 from dragoman.documents.office_texts import CHART_DATA, add_element, add_elements, count_attributes
 from dragoman.documents.reading import check_parts
 from dragoman.documents.script_languages import ScriptCounts, ScriptLanguages
@@ -105,12 +105,10 @@ def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
 
 def _edit_metadata(members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
     """Yield the edits that make the part about title and author state the language of the translations."""
-    if language and translations and _META_MEMBER in members.members:
-        source_language = next(iter(translations.values())).source_language
+    if language and _META_MEMBER in members.members:
         source = members.read_xml(_META_MEMBER)
         for element in source.iter_elements(("language",)):
-            edits = StatedProperty(_META_MEMBER, source, element).edit(source_language, language)
-            yield from members.shift_edits(_META_MEMBER, edits)
+            yield from edit_property(source, element, get_source_language(translations), language)
 
 
 def _read_styles(members: ZipMembers, names: Sequence[str]) -> FontStyles:
@@ -159,11 +157,11 @@ def _add_member(
                     language = ""
                 for line in split_at_breaks(element.parts, _is_break):
                     unit_id = f"{name}/{next(numbers)}"
-                    add_flowing_text(units, members, name, source, line, unit_id, reader.read_element, language)
+                    add_flowing_text(units, source, line, unit_id, reader.read_element, language)
             elif _is_alternative_text(element):
                 unit_id = f"{name}/{next(numbers)}"
                 if not is_data(element.text):
-                    add_element(units, members, source, name, element, unit_id)
+                    add_element(units, source, element, unit_id)
 
     skipped: Counter[str] = Counter()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dragoman.documents.document import Edit, UnitTranslation
+from dragoman.documents.document import Edit, UnitTranslation, get_source_language
 from dragoman.documents.script_languages import ScriptLanguages
 from dragoman.documents.xml_languages import get_attribute_name
 from dragoman.documents.xml_spans import XmlElement, XmlSource, set_attribute
@@ -80,19 +80,19 @@ class StatedLanguages:
         """Yield the edits of the member."""
         for element in self.languages:
             if any(is_same_language(code, source_language) for code in read_languages(element.attributes)):
-                yield from self._edit_tag(element, lambda tag: _state_language(tag, language))
+                yield from self.source.edit_tag(element, _state_language(self.source.get_tag(element), language))
         if is_right_to_left(language):
             for element in self.directions:
                 if element.attributes[":writing-mode"] in _LEFT_TO_RIGHT:
-                    yield from self._edit_tag(element, lambda tag: _state_direction(tag, "rl-tb"))
+                    yield from self._turn(element, "rl-tb")
             for element in self.page_layouts:
-                yield from self._edit_tag(element, lambda tag: _state_direction(tag, "rl-tb"))
+                yield from self._turn(element, "rl-tb")
             if self.name == "styles.xml":
                 yield from self._turn_default_style()
         elif is_right_to_left(source_language):
             for element in (*self.directions, *self.page_layouts):
                 if element.attributes.get(":writing-mode") in _RIGHT_TO_LEFT:
-                    yield from self._edit_tag(element, lambda tag: _state_direction(tag, "lr-tb"))
+                    yield from self._turn(element, "lr-tb")
 
     def _turn_default_style(self) -> Iterator[Edit]:
         """Yield the edit that writes paragraphs without another direction from right to left."""
@@ -101,28 +101,23 @@ class StatedLanguages:
         style += "</style:default-style>"
         group = f'<office:styles xmlns:office="{_OFFICE_NAMESPACE}">{style}</office:styles>'
         if self.default_style is None and self.styles is None:
-            yield Edit(self.place, self.place, self.source.encode(group))
+            yield self.source.edit(self.place, self.place, group)
         elif self.default_style is None and self.styles is not None:
             is_empty = self.styles.is_empty_tag
             start = self.styles.start if is_empty else self.styles.content_start
-            yield Edit(start, self.styles.end if is_empty else start, self.source.encode(group if is_empty else style))
+            yield self.source.edit(start, self.styles.end if is_empty else start, group if is_empty else style)
         elif self.default_style is not None and self.default_style.is_empty_tag:
-            yield Edit(self.default_style.start, self.default_style.end, self.source.encode(style))
+            yield self.source.edit(self.default_style.start, self.default_style.end, style)
         elif self.default_style is not None and (present := self.default_style.find("paragraph-properties")) is None:
             start = self.default_style.content_start
             properties = properties.replace(" ", f' xmlns:style="{_STYLE_NAMESPACE}" ', 1)
-            yield Edit(start, start, self.source.encode(properties))
+            yield self.source.edit(start, start, properties)
         elif present is not None and present.attributes.get(":writing-mode") not in _LEFT_TO_RIGHT:
-            yield from self._edit_tag(present, lambda tag: _state_direction(tag, "rl-tb"))
+            yield from self._turn(present, "rl-tb")
 
-    def _edit_tag(self, element: XmlElement, change: Callable[[str], str]) -> Iterator[Edit]:
-        old = self.source.get_markup(element.start, element.content_start)
-        if (new := change(old)) != old:
-            yield Edit(element.start, element.content_start, self.source.encode(new))
-
-
-def _state_direction(tag: str, mode: str) -> str:
-    return set_attribute(tag, get_attribute_name(tag, "writing-mode"), mode)
+    def _turn(self, element: XmlElement, mode: str) -> list[Edit]:
+        tag = self.source.get_tag(element)
+        return self.source.edit_tag(element, set_attribute(tag, get_attribute_name(tag, "writing-mode"), mode))
 
 
 def _state_language(tag: str, language: str) -> str:
@@ -140,8 +135,5 @@ def edit_languages(
     names: Sequence[str], members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str
 ) -> Iterator[Edit]:
     """Yield the edits that make the styles of these members state the language and the direction of the translations."""
-    if not language or not translations:
-        return
-    source_language = next(iter(translations.values())).source_language
-    for name in names:
-        yield from members.shift_edits(name, StatedLanguages.read(members, name).edit(source_language, language))
+    for name in names if language else ():
+        yield from StatedLanguages.read(members, name).edit(get_source_language(translations), language)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from dragoman.documents.document import Edit, UnitTranslation
+from dragoman.documents.document import Edit, UnitTranslation, get_source_language
 from dragoman.documents.office_package import list_parts
 from dragoman.documents.script_languages import NO_LANGUAGES, ScriptCounts, ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_attribute, get_tag_name, set_attribute
@@ -129,44 +128,40 @@ def turn_paragraph(source: XmlSource, paragraph: XmlElement, language: str) -> l
         return []
     properties = paragraph.find("pPr")
     if "wordprocessingml" not in paragraph.namespace:
-        return _turn_drawing(source, paragraph, properties, language)
-    if properties is not None:
-        return turn_properties(source, properties, language)
+        if properties is not None:
+            return turn_drawing_tag(source, properties, language)
+        added = '<{0}pPr rtl="1"/>'
+    else:
+        if properties is not None:
+            return turn_properties(source, properties, language)
+        added = "<{0}pPr><{0}bidi/></{0}pPr>"
     if not is_right_to_left(language):
         return []
-    name = get_tag_name(source.get_markup(paragraph.start, paragraph.content_start)).removesuffix("p")
-    added = f"<{name}pPr><{name}bidi/></{name}pPr>"
-    return [Edit(paragraph.content_start, paragraph.content_start, source.encode(added))]
+    prefix = get_tag_name(source.get_tag(paragraph)).removesuffix("p")
+    return [source.edit(paragraph.content_start, paragraph.content_start, added.format(prefix))]
 
 
 def turn_properties(source: XmlSource, properties: XmlElement, language: str) -> list[Edit]:
     """Return the edits that give properties of a paragraph, a section or a table of Word the direction of a language."""
     child_name = _DIRECTIONS[properties.name]
-    edits = [Edit(child.start, child.end, b"") for child in properties.find_all(child_name)]
+    edits = [source.edit(child.start, child.end, "") for child in properties.find_all(child_name)]
     if not is_right_to_left(language):
         return edits
-    tag = source.get_markup(properties.start, properties.content_start)
-    name = get_tag_name(tag)
+    name = get_tag_name(source.get_tag(properties))
     added = f"<{name.removesuffix(properties.name)}{child_name}/>"
     if properties.is_empty_tag:
-        return [Edit(properties.start, properties.end, source.encode(f"{tag[:-2].rstrip()}>{added}</{name}>"))]
+        return source.edit_tag(properties, f"{source.get_start_tag(properties)}{added}</{name}>")
     behind = (child.start for child in properties.children if child.name in _BEHIND_BIDI[properties.name])
     place = next(behind, properties.content_end)
-    return [*edits, Edit(place, place, source.encode(added))]
-
-
-def _turn_drawing(source: XmlSource, paragraph: XmlElement, properties: XmlElement | None, language: str) -> list[Edit]:
-    """Return the edits for a paragraph of DrawingML. Its alignment, if it has one, is at the start of the line."""
-    if properties is None:
-        name = get_tag_name(source.get_markup(paragraph.start, paragraph.content_start)).removesuffix("p")
-        added = f'<{name}pPr rtl="1"/>' if is_right_to_left(language) else ""
-        return [Edit(paragraph.content_start, paragraph.content_start, source.encode(added))] if added else []
-    return turn_drawing_tag(source, properties, language)
+    return [*edits, source.edit(place, place, added)]
 
 
 def turn_drawing_tag(source: XmlSource, properties: XmlElement, language: str) -> list[Edit]:
-    """Return the edit that gives properties of paragraphs or of a table of DrawingML the direction of a language."""
-    old = tag = source.get_markup(properties.start, properties.content_start)
+    """Return the edit that gives properties of paragraphs or of a table of DrawingML the direction of a language.
+
+    Their alignment, if they have one, is at the start of the line.
+    """
+    tag = source.get_tag(properties)
     was_turned = properties.attributes.get("rtl") in ("1", "true")
     if is_right_to_left(language):
         tag = set_attribute(tag, "rtl", "1")
@@ -174,44 +169,30 @@ def turn_drawing_tag(source: XmlSource, properties: XmlElement, language: str) -
     elif was_turned:
         tag = set_attribute(tag, "rtl", "")
         tag = set_attribute(tag, "algn", "l") if properties.attributes.get("algn") == "r" else tag
-    return [Edit(properties.start, properties.content_start, source.encode(tag))] if tag != old else []
+    return source.edit_tag(properties, tag)
 
 
-@dataclass(frozen=True)
-class StatedProperty:
-    """Element with a language or a direction that belongs to no single text. name: of its member"""
-
-    name: str
-    source: XmlSource
-    element: XmlElement
-
-    def edit(self, source_language: str, language: str) -> list[Edit]:
-        """Return the edits that make it state the language of the translation, or its direction."""
-        element = self.element
-        if element.name in ("lang", "themeFontLang"):
-            return self._edit_language(source_language, language)
-        if element.name == "language":
-            is_stated = is_same_language(element.text.strip(), source_language)
-            new = self.source.encode(escape_xml(language))
-            return [Edit(element.content_start, element.content_end, new)] if is_stated else []
-        if "wordprocessingml" in element.namespace:
-            return turn_properties(self.source, element, language)
-        return turn_drawing_tag(self.source, element, language)
-
-    def _edit_language(self, source_language: str, language: str) -> list[Edit]:
-        old = tag = self.source.get_markup(self.element.start, self.element.content_start)
-        prefix = get_tag_name(tag).removesuffix(self.element.name)
+def edit_property(source: XmlSource, element: XmlElement, source_language: str, language: str) -> list[Edit]:
+    """Return the edits that make an element state the language of the translation, or its direction."""
+    if element.name in ("lang", "themeFontLang"):
+        tag = source.get_tag(element)
+        prefix = get_tag_name(tag).removesuffix(element.name)
         if is_same_language(get_attribute(tag, f"{prefix}val"), source_language):
             tag = set_attribute(tag, f"{prefix}val", language)
-            if is_right_to_left(language):
-                tag = set_attribute(tag, f"{prefix}bidi", language)
-        return [Edit(self.element.start, self.element.content_start, self.source.encode(tag))] if tag != old else []
+            tag = set_attribute(tag, f"{prefix}bidi", language) if is_right_to_left(language) else tag
+        return source.edit_tag(element, tag)
+    if element.name == "language":
+        is_stated = is_same_language(element.text.strip(), source_language)
+        return [source.edit(element.content_start, element.content_end, escape_xml(language))] if is_stated else []
+    if "wordprocessingml" in element.namespace:
+        return turn_properties(source, element, language)
+    return turn_drawing_tag(source, element, language)
 
 
 def read_stated(
     members: ZipMembers, part_types: Mapping[str, tuple[str, ...]], new_language: str = ""
-) -> Iterator[StatedProperty]:
-    """Yield the elements of parts that state a language or a direction.
+) -> Iterator[tuple[XmlSource, XmlElement]]:
+    """Yield the elements of parts that state a language or a direction, and belong to no single text.
 
     part_types: names of elements by type of content
     new_language: leave out parts of Word whose elements this language does not change, which are not read again
@@ -223,12 +204,12 @@ def read_stated(
             if is_word and not is_right_to_left(new_language) and not any("bidi" in part for part in source.iter_markup()):
                 continue
             for element in source.iter_elements(names):
-                yield StatedProperty(name, source, element)
+                yield source, element
 
 
 def read_core_language(members: ZipMembers) -> str:
     """Return the language of the document by the part about its title and author, or an empty text."""
-    return next((item.element.text.strip() for item in read_stated(members, {CORE_TYPE: ("language",)})), "")
+    return next((element.text.strip() for _, element in read_stated(members, {CORE_TYPE: ("language",)})), "")
 
 
 def edit_stated(
@@ -237,9 +218,7 @@ def edit_stated(
     translations: Mapping[str, UnitTranslation],
     language: str,
 ) -> Iterator[Edit]:
-    """Yield the edits of all such elements; none without a translation or a language. part_types: as in `read_stated`"""
-    if not language or not translations:
-        return
-    source_language = next(iter(translations.values())).source_language
-    for item in read_stated(members, part_types, language):
-        yield from members.shift_edits(item.name, item.edit(source_language, language))
+    """Yield the edits of all such elements; none without a language. part_types: as in `read_stated`"""
+    source_language = get_source_language(translations)
+    for source, element in read_stated(members, part_types, language) if language else ():
+        yield from edit_property(source, element, source_language, language)

@@ -32,65 +32,48 @@ def add_attributes(
     """
     for name in names:
         source = members.read_xml(name)
+        add = partial(add_attributes_of, source, name, attributes)
         for element in source.iter_elements(attributes):
-            units.read(source, element, partial(_add_of_element, members, source, name, attributes))
-
-
-def _add_of_element(
-    members: ZipMembers,
-    source: XmlSource,
-    name: str,
-    attributes: Mapping[str, Mapping[str, int]],
-    units: UnitList,
-    element: XmlElement,
-) -> None:
-    add_attributes_of(units, members, source, name, element, attributes[element.name])
+            units.read(source, element, add)
 
 
 def add_attributes_of(
-    units: UnitList,
-    members: ZipMembers,
-    source: XmlSource,
-    name: str,
-    element: XmlElement,
-    attributes: Mapping[str, int],
+    source: XmlSource, name: str, attributes: Mapping[str, Mapping[str, int]], units: UnitList, element: XmlElement
 ) -> None:
     """Add the texts of attributes of one element. A value for programs, such as the name of a file, is none."""
-    for attribute, max_length in attributes.items():
+    for attribute, max_length in attributes[element.name].items():
         value = element.attributes.get(attribute, "")
         if value.strip() and not is_data(value):
             unit = Unit(f"{name}/{attribute}", value, context=attribute, max_length=max_length or None, keep_line_breaks=False)
-            units.add(unit, members.shift(name, partial(_write_attribute, source, element, attribute)))
+            units.add(unit, partial(_write_attribute, source, element, attribute))
 
 
 def _write_attribute(source: XmlSource, element: XmlElement, attribute: str, translation: UnitTranslation) -> list[Edit]:
-    tag = source.get_markup(element.start, element.content_start)
+    tag = source.get_tag(element)
     start, end = find_attribute(tag, attribute)
     first = element.start + len(source.encode(tag[:start]))
     value = escape_xml(translation.text).replace('"', "&quot;").replace("\n", "&#10;").replace("\t", "&#9;")
-    return [Edit(first, first + len(source.encode(tag[start:end])), source.encode(f'"{value}"'))]
+    return [source.edit(first, first + len(source.encode(tag[start:end])), f'"{value}"')]
 
 
 def add_elements(units: UnitList, members: ZipMembers, names: Iterable[str], elements: Collection[str]) -> None:
     """Add the texts of elements that hold nothing else, in members."""
     for name in names:
         source = members.read_xml(name)
-        add = partial(_add_element, members, source, name, count(1))
+        add = partial(_add_element, source, name, count(1))
         for element in source.iter_elements(elements):
             units.read(source, element, add)
 
 
-def _add_element(
-    members: ZipMembers, source: XmlSource, name: str, numbers: Iterator[int], units: UnitList, element: XmlElement
-) -> None:
-    add_element(units, members, source, name, element, f"{name}/{element.name}/{next(numbers)}")
+def _add_element(source: XmlSource, name: str, numbers: Iterator[int], units: UnitList, element: XmlElement) -> None:
+    add_element(units, source, element, f"{name}/{element.name}/{next(numbers)}")
 
 
-def add_element(units: UnitList, members: ZipMembers, source: XmlSource, name: str, element: XmlElement, unit_id: str) -> None:
-    """Add the text of an element of a member, if it holds nothing else."""
+def add_element(units: UnitList, source: XmlSource, element: XmlElement, unit_id: str) -> None:
+    """Add the text of an element, if it holds nothing else."""
     if element.text.strip() and not any(element.children):
         unit = Unit(unit_id, element.text, context=element.name, keep_line_breaks=False)
-        units.add(unit, members.shift(name, lambda translation: write_element_content(source, element, translation.text)))
+        units.add(unit, lambda translation: write_element_content(source, element, translation.text))
 
 
 def add_properties(units: UnitList, members: ZipMembers) -> None:
@@ -102,17 +85,15 @@ def add_chart_titles(units: UnitList, members: ZipMembers) -> None:
     """Add the titles of charts that stand outside of paragraphs and are no copy of a cell."""
     for name in list_parts(members, (CHART_TYPES[1],)):
         source = members.read_xml(name)
-        add = partial(_add_chart_title, members, source, name, count(1))
+        add = partial(_add_chart_title, source, name, count(1))
         for element in source.iter_elements(("txData",)):
             units.read(source, element, add)
 
 
-def _add_chart_title(
-    members: ZipMembers, source: XmlSource, name: str, numbers: Iterator[int], units: UnitList, element: XmlElement
-) -> None:
+def _add_chart_title(source: XmlSource, name: str, numbers: Iterator[int], units: UnitList, element: XmlElement) -> None:
     value = element.find("v")
     if value is not None and element.find("f") is None:
-        add_element(units, members, source, name, value, f"{name}/v/{next(numbers)}")
+        add_element(units, source, value, f"{name}/v/{next(numbers)}")
 
 
 def count_chart_data(members: ZipMembers) -> int:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
-from dragoman.documents.encoded_text import EncodedText, decode
+from dragoman.documents.encoded_text import EncodedText, decode, make_line_error
 from dragoman.documents.reading import check_lines, check_texts
 from dragoman.errors import DataError
 from dragoman.text.unicode_forms import join_surrogates
@@ -34,31 +33,16 @@ def parse_properties(content: bytes) -> Document:
     A file in ASCII is written in ASCII, with escapes. Raises DataError for a file with a key that is not one.
     """
     text = _decode(content)
-    units: list[Unit] = []
-    spans: dict[str, tuple[int, int]] = {}
-    blanks: dict[str, tuple[int, int]] = {}
-    for number, (key, start, end) in enumerate(_read_properties(text.text)):
-        value = _unescape(_CONTINUATION.sub(r"\1", text.text[start:end]))
-        if value.strip():
-            unit = Unit(str(number), value, context=key, key=key)
-            units.append(unit)
-            check_texts(len(units), len(content))
-            spans[unit.id] = start, end
-        else:
-            blanks[key] = start, end
     is_ascii = text.text.isascii()
 
-    def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
-        written = _escape_property(translation.text)
-        if is_ascii:
-            written = "".join(c if c.isascii() else _escape_character(c) for c in written)
-        return [text.make_edit(*spans[unit.id], written, escape=_escape_character)]
+    def read(written: str) -> str:
+        return _unescape(_CONTINUATION.sub(r"\1", written))
 
-    if _has_message_format(units):
-        units = [replace(unit, rules=unit.rules.enable("apostrophes")) for unit in units]
-    texts, others = divide_units(units)
-    find_values = partial(_find_blanks, text, blanks)
-    return Document(content, texts, "properties", make_edits, other_units=others, find_values=find_values)
+    def write(value: str) -> str:
+        written = _escape_property(value)
+        return "".join(c if c.isascii() else _escape_character(c) for c in written) if is_ascii else written
+
+    return _make_document(text, "properties", _read_properties(text.text), read, write, _escape_character)
 
 
 def _has_message_format(units: Sequence[Unit]) -> bool:
@@ -70,41 +54,65 @@ def _has_message_format(units: Sequence[Unit]) -> bool:
 def parse_strings(content: bytes) -> Document:
     """Return the document of a .strings file. Raises DataError for other content than keys with values."""
     text = decode(content)
+
+    def write(value: str) -> str:
+        return re.sub(r'["\\]', r"\\\g<0>", value).replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+
+    return _make_document(text, "strings", _read_strings(text.text), _unescape, write)
+
+
+def _make_document(
+    text: EncodedText,
+    format_name: str,
+    values: Iterable[tuple[str, int, int]],
+    read: Callable[[str], str],
+    write: Callable[[str], str],
+    escape: Callable[[str], str] | None = None,
+) -> Document:
+    """Return the document of a file.
+
+    values: keys with the characters of their values
+    read, write: functions from what the file has for a value to the value, and back
+    escape: as in `EncodedText.make_edit`
+    """
     units: list[Unit] = []
     spans: dict[str, tuple[int, int]] = {}
     blanks: dict[str, tuple[int, int]] = {}
-    position = number = 0
-    while position < len(text.text):
-        match = _APPLE_TOKEN.match(text.text, position)
-        if match is None:
-            line = text.text.count("\n", 0, position) + 1
-            raise DataError(f"line {line}: is not a line of a .strings file", code="invalid-format")
-        position = match.end()
-        if match["value"]:
-            value = _unescape(match["value"][1:-1])
-            if value.strip():
-                key = match["key"].strip('"')
-                unit = Unit(str(number), value, context=key, key=key)
-                units.append(unit)
-                check_texts(len(units), len(content))
-                spans[unit.id] = match.start("value") + 1, match.end("value") - 1
-            else:
-                blanks[match["key"].strip('"')] = match.start("value") + 1, match.end("value") - 1
-            number += 1
-    if not number:
-        raise DataError("the file has no key with a value, so it is no .strings file", code="invalid-format")
+    for number, (key, start, end) in enumerate(values):
+        value = read(text.text[start:end])
+        if value.strip():
+            unit = Unit(str(number), value, context=key, key=key)
+            units.append(unit)
+            check_texts(len(units), len(text.content))
+            spans[unit.id] = start, end
+        else:
+            blanks[key] = start, end
 
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
-        written = re.sub(r'["\\]', r"\\\g<0>", translation.text).replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
-        return [text.make_edit(*spans[unit.id], written)]
+        return [text.make_edit(*spans[unit.id], write(translation.text), escape=escape)]
 
+    def find_blanks() -> dict[str, Edit]:
+        return {key: text.make_edit(start, end, text.text[start:end]) for key, (start, end) in blanks.items()}
+
+    if format_name == "properties" and _has_message_format(units):
+        units = [replace(unit, rules=unit.rules.enable("apostrophes")) for unit in units]
     texts, others = divide_units(units)
-    find_values = partial(_find_blanks, text, blanks)
-    return Document(content, texts, "strings", make_edits, other_units=others, find_values=find_values)
+    return Document(text.content, texts, format_name, make_edits, other_units=others, find_values=find_blanks)
 
 
-def _find_blanks(text: EncodedText, spans: Mapping[str, tuple[int, int]]) -> dict[str, Edit]:
-    return {key: text.make_edit(start, end, text.text[start:end]) for key, (start, end) in spans.items()}
+def _read_strings(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield each key of a .strings file with the characters of its value."""
+    position = num_values = 0
+    while position < len(text):
+        match = _APPLE_TOKEN.match(text, position)
+        if match is None:
+            raise make_line_error(text, position, "is not a line of a .strings file")
+        position = match.end()
+        if match["value"]:
+            yield match["key"].strip('"'), match.start("value") + 1, match.end("value") - 1
+            num_values += 1
+    if not num_values:
+        raise DataError("the file has no key with a value, so it is no .strings file", code="invalid-format")
 
 
 def _decode(content: bytes) -> EncodedText:

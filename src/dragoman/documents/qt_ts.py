@@ -57,8 +57,7 @@ def parse_qt_ts(content: bytes) -> Document:
     def edit_language(translations: Mapping[str, UnitTranslation], new: str) -> list[Edit]:
         if not new or (language and is_same_language(language, new)):
             return []
-        tag = set_attribute(source.get_markup(root.start, root.content_start), "language", new)
-        return [Edit(root.start, root.content_start, source.encode(tag))]
+        return source.edit_tag(root, set_attribute(source.get_tag(root), "language", new))
 
     def make_plural_edits(new: str) -> list[Edit]:
         """Return the edits that add the missing forms of each message with a number."""
@@ -85,9 +84,9 @@ def _add_forms(source: XmlSource, message: XmlElement, num_forms: int) -> list[E
     if not added:
         return []
     if forms:
-        return [Edit(forms[-1].end, forms[-1].end, source.encode(added))]
+        return [source.edit(forms[-1].end, forms[-1].end, added)]
     start, end = (target.start, target.end) if target is not None else (message.content_end, message.content_end)
-    return [Edit(start, end, source.encode(f'<translation type="unfinished">{added}</translation>'))]
+    return [source.edit(start, end, f'<translation type="unfinished">{added}</translation>')]
 
 
 def _add_message(source: XmlSource, context: str, numbers: Sequence[str], units: UnitList, message: XmlElement) -> None:
@@ -145,27 +144,20 @@ def _write_form(
     """Return the edits that write the translation of a message, or one of its forms, whose state is written apart."""
     markup = text.write(translation.text)
     name = "numerusform" if is_numerus else "translation"
-    tag = f"<{name}>"
-    if form is not None:
-        tag = source.get_markup(form.start, form.content_start)
-        tag = tag.removesuffix("/>").rstrip() + ">" if form.is_empty_tag else tag
+    tag = f"<{name}>" if form is None else source.get_start_tag(form)
     if not is_numerus:
         tag = set_attribute(tag, "type", "" if translation.state == "translated" else "unfinished")
     edits = [] if is_numerus else _write_comment(source, message, translation)
-    if form is not None:
-        return [*edits, Edit(form.start, form.end, source.encode(f"{tag}{markup}</{name}>"))]
-    end = message.content_end
-    return [*edits, Edit(end, end, source.encode(f"{tag}{markup}</{name}>"))]
+    start, end = (message.content_end, message.content_end) if form is None else (form.start, form.end)
+    return [*edits, source.edit(start, end, f"{tag}{markup}</{name}>")]
 
 
 def _write_state(source: XmlSource, message: XmlElement, translation: UnitTranslation) -> list[Edit]:
     """Return the edits that write the state of a message with forms."""
     target = message.find("translation")
     assert target is not None
-    old = source.get_markup(target.start, target.content_start)
-    new = set_attribute(old, "type", "" if translation.state == "translated" else "unfinished")
-    edits = [Edit(target.start, target.content_start, source.encode(new))] if new != old else []
-    return edits + _write_comment(source, message, translation)
+    tag = set_attribute(source.get_tag(target), "type", "" if translation.state == "translated" else "unfinished")
+    return source.edit_tag(target, tag) + _write_comment(source, message, translation)
 
 
 def _write_comment(source: XmlSource, message: XmlElement, translation: UnitTranslation) -> list[Edit]:
@@ -175,7 +167,7 @@ def _write_comment(source: XmlSource, message: XmlElement, translation: UnitTran
     markup = f"<translatorcomment>{comment}</translatorcomment>" if translation.comment else ""
     if present is not None:
         is_own = present.text.startswith(_COMMENT_START)
-        return [Edit(present.start, present.end, source.encode(markup))] if is_own else []
+        return [source.edit(present.start, present.end, markup)] if is_own else []
     target = message.find("translation")
     start = target.start if target is not None else message.content_end
-    return [Edit(start, start, source.encode(markup))] if markup else []
+    return [source.edit(start, start, markup)] if markup else []

@@ -43,7 +43,7 @@ def parse_resx(content: bytes) -> Document:
         return find_values(source, values, {unit.key for unit in units.units})
 
     skipped = {"values with elements": num_with_elements}
-    return replace(units.make_document(content, "resx", skipped=skipped), find_values=list_values)
+    return units.make_document(content, "resx", skipped=skipped, find_values=list_values)
 
 
 def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count, groupby
@@ -23,7 +23,7 @@ from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, escap
 from dragoman.documents.xml_units import Code, Piece, TaggedText, UnitList, name_codes, write_pieces
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import get_language
-from dragoman.text.breaks import find_boundaries
+from dragoman.text.breaks import divide_at
 from dragoman.text.word_codes import find_formula_end, find_formula_head, is_ordinal, is_script_mark
 
 MAX_FIELD_DEPTH = 8
@@ -79,14 +79,13 @@ def add_paragraphs(units: UnitList, members: ZipMembers, name: str, styles: Font
     source = members.read_xml(name)
     numbers = count(1)
     cap: _Item | None = None
-    add_without_cap = partial(_add_paragraphs_of, members, source, name, styles, numbers, None)
+    add_without_cap = partial(_add_paragraphs_of, source, name, styles, numbers, None)
     for outermost in source.iter_elements(("p",)):
-        add = add_without_cap if cap is None else partial(_add_paragraphs_of, members, source, name, styles, numbers, cap)
+        add = add_without_cap if cap is None else partial(_add_paragraphs_of, source, name, styles, numbers, cap)
         cap = units.read(source, outermost, add, keep_writers=True)
 
 
 def _add_paragraphs_of(
-    members: ZipMembers,
     source: XmlSource,
     name: str,
     styles: FontStyles,
@@ -111,11 +110,11 @@ def _add_paragraphs_of(
         unit_id = f"{name}/{next(numbers)}"
         if cap is None and (cap := _read_drop_cap(reader)) is not None:
             continue
-        _add_paragraph(units, members, unit_id, name, reader, styles, cap)
+        _add_paragraph(units, unit_id, reader, styles, cap)
         cap = None
     for properties in pictures:
         if id(properties) in holders:
-            add_attributes_of(units, members, source, name, properties, ALTERNATIVE_TEXTS)
+            add_attributes_of(source, name, {properties.name: ALTERNATIVE_TEXTS}, units, properties)
     return cap
 
 
@@ -156,15 +155,7 @@ def _read_drop_cap(reader: _ParagraphReader) -> _Item | None:
     return items[0] if is_cap else None
 
 
-def _add_paragraph(
-    units: UnitList,
-    members: ZipMembers,
-    unit_id: str,
-    name: str,
-    reader: _ParagraphReader,
-    styles: FontStyles,
-    cap: _Item | None,
-) -> None:
+def _add_paragraph(units: UnitList, unit_id: str, reader: _ParagraphReader, styles: FontStyles, cap: _Item | None) -> None:
     """Add a unit for each text of a paragraph, which breaks divide. cap: first letter of the first one, before the paragraph"""
     items, style = _join_fields(list(reader.read_children(reader.paragraph)), reader.runs.write), reader.style
     language, items = _keep_languages(_keep_scripts(items, reader.runs.write), styles, style)
@@ -176,16 +167,14 @@ def _add_paragraph(
     is_first = True
     for line in map(_trim, _split_at_breaks(items)):
         if any(item.text.strip() for item in line):
-            _add_line(units, members, unit_id, language, name, reader, line, is_first, cap)
+            _add_line(units, unit_id, language, reader, line, is_first, cap)
             is_first, cap = False, None
 
 
 def _add_line(
     units: UnitList,
-    members: ZipMembers,
     unit_id: str,
     language: str,
-    name: str,
     reader: _ParagraphReader,
     items: Sequence[_Item],
     is_first: bool,
@@ -198,7 +187,7 @@ def _add_line(
     has_language = any(any(read_run_languages(item.stated)) for item in items if item.stated)
     paragraph = _copy_with_properties(reader.paragraph) if is_first else None
     unit = Unit(unit_id, text.text, text.markup, keep_line_breaks=False, language=language)
-    units.add(unit, _LineWriter(members, name, reader.runs, text, span, cut, base, has_language, paragraph, cap))
+    units.add(unit, _LineWriter(reader.source, reader.runs, text, span, cut, base, has_language, paragraph, cap))
 
 
 @dataclass(slots=True)
@@ -206,7 +195,6 @@ class _LineWriter:
     """Writer of a text of a paragraph. A file has as many as texts, so each takes little memory.
 
     Attributes:
-        members, name: the archive, and the member with the paragraph
         runs, text, base: writer of its runs, the text with its codes, and the formatting outside all codes
         span, cut: place of the text, and markup that ends the run before it and begins the run behind it
         has_language: a run of it states a language
@@ -214,8 +202,7 @@ class _LineWriter:
         cap: drop cap of the text
     """
 
-    members: ZipMembers
-    name: str
+    source: XmlSource
     runs: _RunWriter
     text: TaggedText
     span: tuple[int, int]
@@ -227,21 +214,19 @@ class _LineWriter:
 
     def __call__(self, translation: UnitTranslation) -> list[Edit]:
         """Return the edits that write a translation."""
-        source = self.members.read_xml(self.name)
 
         def write_run(text: str, properties: str) -> str:
             new = state_run(text, properties, translation, is_word=self.runs.is_word, has_language=self.has_language)
             return self.runs.write(text, new)
 
         pieces = self.text.split(translation.text)
-        edits = [] if self.paragraph is None else turn_paragraph(source, self.paragraph, translation.language)
+        edits = [] if self.paragraph is None else turn_paragraph(self.source, self.paragraph, translation.language)
         if self.cap is not None:
             letter, pieces = _take_first_letter(pieces)
-            edits.append(Edit(*self.cap.span, source.encode(write_run(letter, self.cap.properties))))
+            edits.append(self.source.edit(*self.cap.span, write_run(letter, self.cap.properties)))
         if any(self.cut):
             pieces = [Code("point", self.cut[0]), *pieces, Code("point", self.cut[1])]
-        edits += write_pieces(pieces, self.span, source, write_run, self.base)
-        return self.members.shift_edits(self.name, edits)
+        return edits + write_pieces(pieces, self.span, self.source, write_run, self.base)
 
 
 def _copy_with_properties(paragraph: XmlElement) -> XmlElement:
@@ -260,8 +245,8 @@ def _take_first_letter(pieces: Sequence[Piece]) -> tuple[str, list[Piece]]:
     return "", rest
 
 
-def _split_at_breaks(items: Sequence[_Item]) -> Iterator[list[_Item]]:
-    """Yield the items of each text, without the breaks that end a text. A break inside an element around runs stays."""
+def _split_at_breaks(items: Sequence[_Item]) -> Iterable[Sequence[_Item]]:
+    """Return the items of each text, without the breaks that end a text. A break inside an element around runs stays."""
     places: list[int] = []
     depth = 0
     for number, item in enumerate(items):
@@ -269,17 +254,9 @@ def _split_at_breaks(items: Sequence[_Item]) -> Iterator[list[_Item]]:
             depth += 0 if item.code.key else item.code.depth_change
             places += [number] * (bool(item.code.separator) and not depth)
     if not places:
-        yield list(items)
-        return
-    starts, ends = [0, *(place + 1 for place in places)], [*places, len(items)]
-    lines = ["".join(item.text for item in items[first:last]) for first, last in zip(starts, ends, strict=True)]
+        return (items,)
     tabs = [number for number, place in enumerate(places) if (code := items[place].code) and code.separator == "tab"]
-    start = 0
-    for place, is_boundary in zip(places, find_boundaries(lines, tabs), strict=True):
-        if is_boundary:
-            yield list(items[start:place])
-            start = place + 1
-    yield list(items[start:])
+    return divide_at(items, places, lambda line: "".join(item.text for item in line), tabs)
 
 
 @dataclass(frozen=True)
@@ -296,7 +273,7 @@ class _RunWriter:
     @classmethod
     def for_paragraph(cls, source: XmlSource, paragraph: XmlElement) -> _RunWriter:
         """Return the writer for the runs of a paragraph."""
-        prefix = get_tag_name(source.get_markup(paragraph.start, paragraph.content_start)).rpartition(":")[0]
+        prefix = get_tag_name(source.get_tag(paragraph)).rpartition(":")[0]
         return _make_run_writer(f"{prefix}:" if prefix else "", "wordprocessingml" in paragraph.namespace)
 
     def write(self, text: str, properties: str) -> str:
@@ -578,7 +555,7 @@ def _get_base(items: Sequence[_Item]) -> str:
     return min(properties, key=lambda markup: (len(markup), markup), default="")
 
 
-def _trim(items: list[_Item]) -> list[_Item]:
+def _trim(items: Sequence[_Item]) -> Sequence[_Item]:
     """Return the items without the points at both ends, as far as these are not in one run with a text."""
     start, end = 0, len(items)
 
@@ -701,6 +678,13 @@ def _format(items: Sequence[_Item], base: str) -> Iterator[Piece]:
             current = bases[-1]
     if current != base:
         yield Code("end", "")
+
+
+def read_runs(formatted: Iterable[tuple[str, str]]) -> tuple[TaggedText, str]:
+    """Return the text of runs, and the plainest formatting, which has no tag. formatted: formatting and text of each run"""
+    items = [_Item((0, 0), text, properties) for properties, text in formatted]
+    base = _get_base(items)
+    return name_codes(_format(items, base)), base
 
 
 def _list_next_properties(items: Sequence[_Item]) -> list[str | None]:

@@ -56,7 +56,7 @@ def write_state(source: XmlSource, segment: XmlElement | None, translation: Unit
     """Return the edit that states where a translation comes from, and that it is a draft or good."""
     if segment is None:
         return []
-    tag = source.get_markup(segment.start, segment.content_start)
+    tag = source.get_tag(segment)
     match = translation.match
     for name, value in {
         "conf": "Translated" if translation.state == "translated" else "Draft",
@@ -65,13 +65,12 @@ def write_state(source: XmlSource, segment: XmlElement | None, translation: Unit
         "text-match": "",
     }.items():
         tag = set_attribute(tag, name, value)
-    return [Edit(segment.start, segment.content_start, source.encode(tag))]
+    return source.edit_tag(segment, tag)
 
 
 def write_mark(source: XmlSource, mark: XmlElement, text: TaggedText, translation: str) -> str:
     """Return a segment with a translation. mark: the segment whose tag is written"""
-    tag = source.get_markup(mark.start, mark.content_start)
-    tag = tag.removesuffix("/>").rstrip() + ">" if mark.is_empty_tag else tag
+    tag = source.get_start_tag(mark)
     markup = text.write(translation) if text.codes else write_content(mark, translation)
     return f"{tag}{markup}</{get_tag_name(tag)}>"
 
@@ -97,6 +96,6 @@ def add_targets(
             markup += source.get_markup(position, mark.start) + write_mark(source, mark, text, translation)
             position = mark.end
         markup += source.get_markup(position, segmented.content_end)
-        name = get_tag_name(source.get_markup(segmented.start, segmented.content_start)).replace("seg-source", "target")
+        name = get_tag_name(source.get_tag(segmented)).replace("seg-source", "target")
         indent = get_indent(source, segmented)
-        yield Edit(segmented.end, segmented.end, source.encode(f"{indent}<{name}>{markup}</{name}>"))
+        yield source.edit(segmented.end, segmented.end, f"{indent}<{name}>{markup}</{name}>")

@@ -61,7 +61,7 @@ def parse_stringsdict(content: bytes) -> Document:
                     f"<key>{name}</key>{other.indent}<string>{escape_xml(other.text)}</string>{other.indent}"
                     for name in missing
                 )
-                edits.append(Edit(other.key_start, other.key_start, source.encode(added)))
+                edits.append(source.edit(other.key_start, other.key_start, added))
         return edits
 
     return units.make_document(content, "stringsdict", make_plural_edits=make_plural_edits)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from dragoman.documents.cue_text import split_cue
 from dragoman.documents.document import Document
-from dragoman.documents.encoded_text import split_lines
+from dragoman.documents.encoded_text import make_line_error, split_lines
 from dragoman.documents.reading import check_codes, check_text
 from dragoman.documents.subtitles import Cue, decode_subtitles, parse_cues, to_seconds
 from dragoman.errors import DataError
@@ -49,8 +49,7 @@ def _read_events(text: str) -> Iterator[Cue]:
             fields = rest.split(",", len(columns) - 1)
             times = [_TIME.fullmatch(fields[columns[name]]) for name in ("start", "end") if len(fields) == len(columns)]
             if len(times) != 2 or times[0] is None or times[1] is None:
-                number = text.count("\n", 0, start) + 1
-                raise DataError(f"line {number}: is no event with the columns of the format", code="invalid-format")
+                raise make_line_error(text, start, "is no event with the columns of the format")
             begins_at, ends_at = to_seconds(times[0].groups()), to_seconds(times[1].groups())
             track = fields[columns["style"]] if "style" in columns else ""
             end = start + len(body)

@@ -171,13 +171,12 @@ def _write(source: XmlSource, place: _TmxPlace, translation: UnitTranslation, la
     if target is None:
         tag = set_attribute(set_attribute("<tuv>", "xml:lang", language), "creationid", machine)
         end = place.source.end
-        return [Edit(end, end, source.encode(f"{get_indent(source, place.source)}{tag}{segment}</tuv>"))]
-    old = source.get_markup(target.start, target.content_start)
+        return [source.edit(end, end, f"{get_indent(source, place.source)}{tag}{segment}</tuv>")]
     is_machine = target.attributes.get("creationid") == _MACHINE
-    new = set_attribute(old, "creationid", machine) if machine or is_machine else old
+    tag = source.get_start_tag(target)
+    tag = set_attribute(tag, "creationid", machine) if machine or is_machine else tag
     present = target.find("seg")
     if target.is_empty_tag:
-        return [Edit(target.start, target.end, source.encode(f"{new.removesuffix('/>').rstrip()}>{segment}</tuv>"))]
-    edits = [Edit(target.start, target.content_start, source.encode(new))] if new != old else []
+        return source.edit_tag(target, f"{tag}{segment}</tuv>")
     start, end = (present.start, present.end) if present is not None else (target.content_end, target.content_end)
-    return [*edits, Edit(start, end, source.encode(segment))]
+    return [*source.edit_tag(target, tag), source.edit(start, end, segment)]

@@ -160,8 +160,7 @@ def _edit_language(source: XmlSource, element: XmlElement, name: str, language: 
     present = element.attributes.get(name, "")
     if not language or (present and is_same_language(present, language)):
         return []
-    tag = set_attribute(source.get_markup(element.start, element.content_start), name, language)
-    return [Edit(element.start, element.content_start, source.encode(tag))]
+    return source.edit_tag(element, set_attribute(source.get_tag(element), name, language))
 
 
 def _get_file_name(files: list[XmlElement]) -> str:
@@ -224,11 +223,11 @@ def _add_marked_segments(source: XmlSource, file_name: str, units: UnitList, ele
         def write(translation: UnitTranslation, place: _XliffPlace = place, segment: XmlElement | None = segment) -> list[Edit]:
             edits = write_state(source, segment, translation)
             if definitions is None and target is not None and place.target is first_empty:
-                edits = [_edit_state_1(source, target, translation)]
+                edits = source.edit_tag(target, _set_attributes(source.get_tag(target), _STATES_1[translation.state]))
             if place.target is None:
                 return edits
             markup = write_mark(source, place.target, place.text, translation.text)
-            return [*edits, Edit(place.target.start, place.target.end, source.encode(markup))]
+            return [*edits, source.edit(place.target.start, place.target.end, markup)]
 
         units.add(unit, write, partial(_list_state, source, segment, place.target))
 
@@ -239,12 +238,10 @@ def _list_state(source: XmlSource, segment: XmlElement | None, target: XmlElemen
     return remarks if target is None else {**remarks, ("target", ""): make_remark(source, target.start, target.end)}
 
 
-def _edit_state_1(source: XmlSource, target: XmlElement, translation: UnitTranslation) -> Edit:
-    """Return the edit that states in the tag of a target that a part of it is new."""
-    tag = source.get_markup(target.start, target.content_start)
-    for key, value in _STATES_1[translation.state].items():
+def _set_attributes(tag: str, attributes: Mapping[str, str]) -> str:
+    for key, value in attributes.items():
         tag = set_attribute(tag, key, value)
-    return Edit(target.start, target.content_start, source.encode(tag))
+    return tag
 
 
 def _get_state_1(element: XmlElement, target: XmlElement | None) -> UnitState:
@@ -341,7 +338,7 @@ def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
 
 def _get_prefix(source: XmlSource, element: XmlElement) -> str:
     """Return the prefix of the namespace of an element with its colon, or an empty text."""
-    prefix = get_tag_name(source.get_markup(element.start, element.content_start)).rpartition(":")[0]
+    prefix = get_tag_name(source.get_tag(element)).rpartition(":")[0]
     return f"{prefix}:" if prefix else ""
 
 
@@ -353,16 +350,13 @@ def _write_target(source: XmlSource, place: _XliffPlace, translation: UnitTransl
     span = (place.before.end, place.before.end)
     indent = get_indent(source, place.source)
     if target is not None:
-        start_tag = source.get_markup(target.start, target.content_start)
-        start_tag = start_tag.removesuffix("/>").rstrip() + ">" if target.is_empty_tag else start_tag
+        start_tag = source.get_start_tag(target)
         span, indent = (target.start, target.end), ""
     elif place.source.attributes.get("xml:space") == "preserve":
         start_tag = f'<{name} xml:space="preserve">'
-    for key, value in attributes.items():
-        start_tag = set_attribute(start_tag, key, value)
     has_codes = bool(place.text.codes)
     markup = place.text.write(translation.text) if has_codes else write_content(place.source, translation.text)
-    return Edit(*span, source.encode(f"{indent}{start_tag}{markup}</{name}>"))
+    return source.edit(*span, f"{indent}{_set_attributes(start_tag, attributes)}{markup}</{name}>")
 
 
 def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTranslation) -> list[Edit]:
@@ -379,29 +373,25 @@ def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTr
         start = old_notes[0].start
         if not new_note:
             start -= len(source.encode(get_indent(source, old_notes[0])))
-        edits.append(Edit(start, old_notes[0].end, source.encode(new_note)))
+        edits.append(source.edit(start, old_notes[0].end, new_note))
     elif new_note:
         indent = get_indent(source, place.source)
         end = (place.target or place.before).end
-        edits.append(Edit(end, end, source.encode(indent + new_note)))
+        edits.append(source.edit(end, end, indent + new_note))
     return edits
 
 
 def _write_segment(source: XmlSource, place: _XliffPlace, translation: UnitTranslation) -> list[Edit]:
     segment = place.holder
-    old_tag = source.get_markup(segment.start, segment.content_start)
     remarks = ",".join(translation.remarks)
     old_sub_state = segment.attributes.get("subState", "")
     is_final = translation.state == "translated"
-    tag = set_attribute(old_tag, "state", "translated" if is_final else "initial")
+    tag = set_attribute(source.get_tag(segment), "state", "translated" if is_final else "initial")
     if not is_final or remarks:
         tag = set_attribute(tag, "subState", f"{TOOL}:{remarks or 'mt'}")
     elif old_sub_state:
         tag = set_attribute(tag, "subState", "")
-    edits = [_write_target(source, place, translation, {})]
-    if tag != old_tag:
-        edits.append(Edit(segment.start, segment.content_start, source.encode(tag)))
-    return edits
+    return [_write_target(source, place, translation, {}), *source.edit_tag(segment, tag)]
 
 
 def _write_matches(
@@ -445,15 +435,15 @@ def _edit_matches(source: XmlSource, unit: XmlElement, matches: list[str], segme
     if container is None:
         start = unit.content_start
         content = f'<mtc:matches xmlns:mtc="{MATCHES}">{markup}</mtc:matches>'
-        return [Edit(start, start, source.encode(content))] if markup else []
+        return [source.edit(start, start, content)] if markup else []
     old = [
         child
         for child in container.children
         if child.attributes.get("origin") == TOOL and child.attributes.get("ref", "").removeprefix("#") in segment_ids
     ]
     if len(old) == sum(1 for _ in container.children) and not markup:  # the element has one match at least
-        return [Edit(container.start, container.end, b"")]
-    edits = [Edit(child.start, child.end, b"") for child in old]
+        return [source.edit(container.start, container.end, "")]
+    edits = [source.edit(child.start, child.end, "") for child in old]
     prefix = _get_prefix(source, container)
     markup = re.sub("(</?)mtc:", rf"\1{prefix}", markup)
-    return [*edits, Edit(container.content_end, container.content_end, source.encode(markup))] if markup else edits
+    return [*edits, source.edit(container.content_end, container.content_end, markup)] if markup else edits

@@ -9,8 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from itertools import count
 
@@ -28,9 +27,9 @@ from dragoman.documents.office_texts import (
     add_elements,
     add_properties,
 )
-from dragoman.documents.run_paragraphs import add_paragraphs
+from dragoman.documents.run_paragraphs import add_paragraphs, read_runs
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_tag_name, set_attribute
-from dragoman.documents.xml_units import Code, Piece, TaggedText, UnitList, name_codes
+from dragoman.documents.xml_units import Code, Piece, TaggedText, UnitList, name_codes, write_pieces
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import is_right_to_left
 
@@ -55,8 +54,8 @@ def parse_xlsx(content: bytes) -> Document:
     units = UnitList()
     for name in list_parts(members, [_STRINGS_TYPE, _SHEET_TYPE, _NOTES_TYPE]):
         source = members.read_xml(name)
-        add = partial(_add_string, members, source, name, count(1), compared, skipped)
-        add_header = partial(_add_header, members, source, name)
+        add = partial(_add_string, source, name, count(1), compared, skipped)
+        add_header = partial(_add_header, source, name)
         for element in source.iter_elements(("si", "is", "text", *_HEADERS)):
             units.read(source, element, add_header if element.name in _HEADERS else add)
     add_elements(units, members, list_parts(members, ["threadedcomments+xml"]), ("text",))
@@ -75,18 +74,19 @@ def parse_xlsx(content: bytes) -> Document:
 
     def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         yield from edit_stated({CORE_TYPE: ("language",)}, members, translations, language)
-        for name in list_parts(members, [_SHEET_TYPE]) if language and translations else []:
-            yield from members.shift_edits(name, _SheetDirection.read(members, name).turn(language))
+        for name in list_parts(members, [_SHEET_TYPE]) if language else []:
+            yield from _turn_sheet(members.read_xml(name), language)
 
-    document = units.make_document(
+    return units.make_document(
         content,
         "xlsx",
         source_language=read_core_language(members),
         make_document_edits=edit_languages,
         assemble=members.assemble,
         skipped=skipped,
+        find_cells=lambda: _find_cells(members),
+        divide_cells=partial(_divide_cells, members),
     )
-    return replace(document, find_cells=lambda: _find_cells(members), divide_cells=partial(_divide_cells, members))
 
 
 def _find_cells(members: ZipMembers) -> dict[str, list[str]]:
@@ -132,10 +132,10 @@ def _divide_cells(members: ZipMembers, addresses: Collection[str]) -> Iterator[E
         sheet = members.read_xml(name)
         for address, cell in _iter_cells(sheet, place):
             if address in addresses and cell.attributes.get("t") == "s" and (value := cell.find("v")) is not None:
-                tag = set_attribute(sheet.get_markup(cell.start, cell.content_start), "t", "inlineStr")
+                tag = set_attribute(sheet.get_tag(cell), "t", "inlineStr")
                 prefix = get_tag_name(tag).rpartition("c")[0]
                 markup = f"{tag}<{prefix}is>{texts[int(value.text)]}</{prefix}is>"
-                yield from members.shift_edits(name, [Edit(cell.start, cell.content_end, sheet.encode(markup))])
+                yield sheet.edit(cell.start, cell.content_end, markup)
 
 
 def _list_sheets(members: ZipMembers, workbook: str) -> list[str]:
@@ -160,49 +160,27 @@ def _read_targets(members: ZipMembers, name: str) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class _SheetDirection:
-    """Direction of a sheet. views: the elements that can state it. place: of the element with views, if there is none"""
-
-    source: XmlSource
-    views: Sequence[XmlElement]
-    place: int
-
-    @classmethod
-    def read(cls, members: ZipMembers, name: str) -> _SheetDirection:
-        """Return that of a member."""
-        source = members.read_xml(name)
-        roots: list[XmlElement] = []
-        views: list[XmlElement] = []
-        place = 0
-        elements = source.iter_elements(
-            ("sheetPr", "dimension", "sheetView", "row"), lambda element: roots.append(element) if not roots else None
-        )
-        for element in elements:
-            if element.name == "row":  # the views are before the cells
-                break
-            if element.name == "sheetView":
-                views.append(element)
-            else:
-                place = element.end
-        return cls(source, views, place or roots[0].content_start)
-
-    def turn(self, language: str) -> list[Edit]:
-        """Return the edits that give the sheet the direction of a language."""
-        is_turned = is_right_to_left(language)
-        edits = []
-        for view in self.views:
-            tag = self.source.get_markup(view.start, view.content_start)
-            new = set_attribute(tag, "rightToLeft", "1" if is_turned else "")
-            edits += [Edit(view.start, view.content_start, self.source.encode(new))] if new != tag else []
-        if not self.views and is_turned:
-            added = f'<sheetViews xmlns="{_NAMESPACE}"><sheetView rightToLeft="1" workbookViewId="0"/></sheetViews>'
-            edits.append(Edit(self.place, self.place, self.source.encode(added)))
+def _turn_sheet(source: XmlSource, language: str) -> list[Edit]:
+    """Return the edits that give a sheet the direction of a language, in its views or in a new one."""
+    direction = "1" if is_right_to_left(language) else ""
+    edits: list[Edit] = []
+    place, has_view = 0, False
+    for element in source.iter_elements(("sheetPr", "dimension", "sheetView", "row")):
+        if element.name == "row":  # the views are before the cells
+            break
+        if element.name == "sheetView":
+            has_view = True
+            edits += source.edit_tag(element, set_attribute(source.get_tag(element), "rightToLeft", direction))
+        else:
+            place = element.end
+    if has_view or not direction:
         return edits
+    place = place or source.root.content_start
+    added = f'<sheetViews xmlns="{_NAMESPACE}"><sheetView rightToLeft="1" workbookViewId="0"/></sheetViews>'
+    return [source.edit(place, place, added)]
 
 
 def _add_string(
-    members: ZipMembers,
     source: XmlSource,
     name: str,
     numbers: Iterator[int],
@@ -222,32 +200,24 @@ def _add_string(
     if element.name != "text" and compared.has(plain):
         skipped[COMPARED] += any(map(str.isalpha, plain))
         return
-    prefix = get_tag_name(source.get_markup(element.start, element.content_start)).rpartition(":")[0]
+    prefix = get_tag_name(source.get_tag(element)).rpartition(":")[0]
     prefix = f"{prefix}:" if prefix else ""
     formatted = [(_read_properties(source, run), "".join(text.text for text in run.find_all("t"))) for run in runs]
-    base = min((properties for properties, _ in formatted), key=lambda markup: (len(markup), markup), default="")
-    text = _read_runs(formatted, base) if runs else TaggedText(plain)
+    text, base = read_runs(formatted) if runs else (TaggedText(plain), "")
     span = (parts[0].start, parts[-1].end)
 
-    def write_text(content: str) -> str:
+    def write_run(content: str, properties: str) -> str:
         space = ' xml:space="preserve"' if content != content.strip() or "\n" in content else ""
-        return f"<{prefix}t{space}>{escape_xml(content)}</{prefix}t>"
+        markup = f"<{prefix}t{space}>{escape_xml(content)}</{prefix}t>"
+        return f"<{prefix}r>{properties}{markup}</{prefix}r>" if runs else markup
 
     def write(translation: UnitTranslation) -> list[Edit]:
-        if not runs:
-            return [Edit(*span, source.encode(write_text(translation.text)))]
-        markup, properties = "", base
-        for piece in text.split(translation.text):
-            if isinstance(piece, str):
-                markup += f"<{prefix}r>{properties}{write_text(piece)}</{prefix}r>"
-            else:
-                properties = piece.properties or "" if piece.is_start else base
-        return [Edit(*span, source.encode(markup))]
+        return write_pieces(text.split(translation.text), span, source, write_run, base)
 
-    units.add(Unit(f"{name}/{number}", text.text, text.markup), members.shift(name, write))
+    units.add(Unit(f"{name}/{number}", text.text, text.markup), write)
 
 
-def _add_header(members: ZipMembers, source: XmlSource, name: str, units: UnitList, element: XmlElement) -> None:
+def _add_header(source: XmlSource, name: str, units: UnitList, element: XmlElement) -> None:
     """Add the texts of a header or footer, each part of which is one."""
     pieces: list[Piece] = []
     position = 0
@@ -261,26 +231,12 @@ def _add_header(members: ZipMembers, source: XmlSource, name: str, units: UnitLi
 
     def write(translation: UnitTranslation) -> list[Edit]:
         pieces = text.split(translation.text)
-        written = (piece.markup if isinstance(piece, Code) else escape_xml(piece.replace("&", "&&")) for piece in pieces)
-        return [Edit(*span, source.encode("".join(written)))]
+        return write_pieces(pieces, span, source, lambda piece, properties: escape_xml(piece.replace("&", "&&")))
 
     if text.text.strip() and not element.is_empty_tag:
-        units.add(Unit(f"{name}/{element.name}", text.text, text.markup, context=element.name), members.shift(name, write))
+        units.add(Unit(f"{name}/{element.name}", text.text, text.markup, context=element.name), write)
 
 
 def _read_properties(source: XmlSource, run: XmlElement) -> str:
     properties = run.find("rPr")
     return source.get_markup(properties.start, properties.end) if properties is not None else ""
-
-
-def _read_runs(formatted: list[tuple[str, str]], base: str) -> TaggedText:
-    """Return the text of runs, with a pair of tags around those whose formatting is not `base`."""
-    pieces: list[Piece] = []
-    current = base
-    for properties, text in formatted:
-        if properties != current:
-            pieces += [Code("end", "")] if current != base else []
-            pieces += [Code("start", "", properties=properties)] if properties != base else []
-            current = properties
-        pieces.append(text)
-    return name_codes([*pieces, *([Code("end", "")] if current != base else [])])

@@ -56,15 +56,12 @@ def restate_pieces(pieces: Sequence[Piece], translation: UnitTranslation, direct
 
 def edit_tag(source: XmlSource, element: XmlElement, source_language: str, language: str, direction: str) -> list[Edit]:
     """Return the edit of a start tag as `restate_tag` says; none if it stays."""
-    old = source.get_markup(element.start, element.content_start)
-    new = restate_tag(old, source_language, language, direction)
-    return [Edit(element.start, element.content_start, source.encode(new))] if new != old else []
+    return source.edit_tag(element, restate_tag(source.get_tag(element), source_language, language, direction))
 
 
 def edit_root(source: XmlSource, root: XmlElement, source_language: str, language: str) -> list[Edit]:
     """Return the edit that makes the first element of XHTML state the language, and a direction from right to left."""
-    old = source.get_markup(root.start, root.content_start)
-    new = old
+    new = source.get_tag(root)
     for name in LANGUAGE_ATTRIBUTES:
         if root.attributes.get(name) and not is_same_language(root.attributes[name], language):
             new = set_attribute(new, name, language)
@@ -72,7 +69,7 @@ def edit_root(source: XmlSource, root: XmlElement, source_language: str, languag
         new = set_attribute(new, "dir", "rtl")
     elif is_right_to_left(source_language) and root.attributes.get("dir") == "rtl":
         new = set_attribute(new, "dir", "")
-    return [Edit(root.start, root.content_start, source.encode(new))] if new != old else []
+    return source.edit_tag(root, new)
 
 
 def get_attribute_name(start_tag: str, local_name: str) -> str:

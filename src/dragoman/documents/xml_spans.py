@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from xml.parsers import expat
 
-from dragoman.documents.document import Sliceable
+from dragoman.documents.document import Edit, Sliceable
 from dragoman.documents.encoded_text import check_encoding
 from dragoman.documents.reading import MAX_PARTS, TEXT_ELEMENTS, check_elements, check_goes_on, check_parts
 from dragoman.errors import DataError
@@ -156,17 +156,18 @@ class XmlSource:
     """Bytes of an XML file and their encoding.
 
     has_entities: whether the file may declare short texts as entities; a reference to one in a text is an `XmlMarkup`
+    offset: place of the file in what edits are spans of, such as that of a member among those of an archive
 
     Raises DataError for an unknown encoding and for a file above MAX_BYTES.
     """
 
-    def __init__(self, content: Sliceable, *, has_entities: bool = False) -> None:
+    def __init__(self, content: Sliceable, *, has_entities: bool = False, offset: int = 0) -> None:
         if len(content) > MAX_BYTES:
             raise DataError(
                 f"the XML file has {len(content):,} bytes, more than {MAX_BYTES:,}; divide it into smaller ones",
                 code="input-too-long",
             )
-        self.content = content
+        self.content, self._offset = content, offset
         self._has_entities = has_entities
         self._entities: set[str] = set()
         start = content[:_CHUNK_BYTES]
@@ -186,6 +187,23 @@ class XmlSource:
         if self.line_break != "\n":
             markup = markup.replace("\r\n", "\n").replace("\n", self.line_break)
         return markup.encode(self.encoding, "xmlcharrefreplace")
+
+    def edit(self, start: int, end: int, markup: str) -> Edit:
+        """Return the replacement of a part of the file."""
+        return Edit(start + self._offset, end + self._offset, self.encode(markup))
+
+    def get_tag(self, element: XmlElement) -> str:
+        """Return the start tag of an element, which may be its only one, as it stands there."""
+        return self.get_markup(element.start, element.content_start)
+
+    def get_start_tag(self, element: XmlElement) -> str:
+        """Return the start tag that an element gets with content; that of an empty one loses its slash."""
+        tag = self.get_tag(element)
+        return tag.removesuffix("/>").rstrip() + ">" if element.is_empty_tag else tag
+
+    def edit_tag(self, element: XmlElement, tag: str) -> list[Edit]:
+        """Return the edit that gives an element another start tag; none if it has this one."""
+        return [] if tag == self.get_tag(element) else [self.edit(element.start, element.content_start, tag)]
 
     def iter_markup(self) -> Iterator[str]:
         """Yield the file as it stands, in parts that end behind a tag unless one is very long; damaged bytes are marked."""

@@ -13,7 +13,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Literal, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar, cast
 
 from dragoman.documents.document import (
     BILINGUAL_FORMATS,
@@ -23,10 +24,7 @@ from dragoman.documents.document import (
     Remarks,
     Unit,
     UnitTranslation,
-    add_no_plural_forms,
-    apply_edits,
     divide_units,
-    make_no_edits,
 )
 from dragoman.documents.icu_message import has_branches
 from dragoman.documents.reading import check_codes, check_texts
@@ -240,7 +238,7 @@ def make_pair(source: XmlSource, element: XmlElement, content: list[Piece], lang
     if element.is_empty_tag:
         return [make_point(source, element)]
     return [
-        Code("start", source.get_markup(element.start, element.content_start), language=language),
+        Code("start", source.get_tag(element), language=language),
         *content,
         Code("end", source.get_markup(element.content_end, element.end)),
     ]
@@ -284,7 +282,7 @@ def write_pieces(
                 stack.pop()
     starts = [span[0], *(end for _, end in fixed_places)]
     ends = [*(start for start, _ in fixed_places), span[1]]
-    return [Edit(start, end, source.encode("".join(output))) for start, end, output in zip(starts, ends, outputs, strict=True)]
+    return [source.edit(start, end, "".join(output)) for start, end, output in zip(starts, ends, outputs, strict=True)]
 
 
 def write_content(element: XmlElement, text: str) -> str:
@@ -298,11 +296,15 @@ def write_content(element: XmlElement, text: str) -> str:
 
 def write_element_content(source: XmlSource, element: XmlElement, text: str) -> list[Edit]:
     """Return the edit that gives an element this text."""
-    markup = write_content(element, text)
+    return [fill_element(source, element, write_content(element, text))]
+
+
+def fill_element(source: XmlSource, element: XmlElement, markup: str) -> Edit:
+    """Return the edit that gives an element this content."""
     if not element.is_empty_tag:
-        return [Edit(element.content_start, element.content_end, source.encode(markup))]
-    tag = source.get_markup(element.start, element.end).removesuffix("/>").rstrip()
-    return [Edit(element.start, element.end, source.encode(f"{tag}>{markup}</{get_tag_name(tag)}>"))]
+        return source.edit(element.content_start, element.content_end, markup)
+    tag = source.get_start_tag(element)
+    return source.edit(element.start, element.end, f"{tag}{markup}</{get_tag_name(tag)}>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +326,8 @@ def find_values(source: XmlSource, elements: Iterable[tuple[str, XmlElement]], u
             start, end = element.content_start, element.content_end
             values[key] = Edit(start, end, source.content[start:end])
             if element.is_empty_tag:
-                tag = source.get_markup(element.start, element.end).removesuffix("/>").rstrip()
-                around = source.encode(f"{tag}>"), source.encode(f"</{get_tag_name(tag)}>")
+                tag = source.get_start_tag(element)
+                around = source.encode(tag), source.encode(f"</{get_tag_name(tag)}>")
                 values[key] = _EmptyTag(element.start, element.end, b"", *around)
     return values
 
@@ -347,12 +349,12 @@ def get_indent(source: XmlSource, element: XmlElement) -> str:
 
 def make_remark(source: XmlSource, start: int, end: int) -> Remark:
     """Return a part of a file as a remark, or a place in it."""
-    return Remark(source.get_markup(start, end), lambda text: Edit(start, end, source.encode(text)))
+    return Remark(source.get_markup(start, end), lambda text: source.edit(start, end, text))
 
 
 def read_attribute(source: XmlSource, element: XmlElement, name: str) -> Remark:
     """Return an attribute of an element as a remark."""
-    tag = source.get_markup(element.start, element.content_start)
+    tag = source.get_tag(element)
     try:
         start, end = find_attribute(tag, name)
         start = len(tag[:start].rstrip("= \t\r\n").removesuffix(name).rstrip())
@@ -501,32 +503,17 @@ class UnitList:
         return main
 
     def make_document(
-        self,
-        content: bytes,
-        format_name: str,
-        *,
-        source_language: str = "",
-        target_language: str = "",
-        make_document_edits: Callable[[Mapping[str, UnitTranslation], str], Iterable[Edit]] = make_no_edits,
-        make_plural_edits: Callable[[str], Sequence[Edit]] = add_no_plural_forms,
-        assemble: Callable[[bytes, Iterable[Edit]], bytes] = apply_edits,
-        skipped: Mapping[str, int] | None = None,
-        keeps_tags: Callable[[bytes, Mapping[str, UnitTranslation]], bool] | None = None,
+        self, content: bytes, format_name: str, *, skipped: Mapping[str, int] = MappingProxyType({}), **attributes: Any
     ) -> Document:
-        """Return the document with these units."""
+        """Return the document with these units, and with other attributes."""
         texts, others = (self.units, []) if format_name in _NAMED_FORMATS else divide_units(self.units)
         return Document(
             content,
             texts,
             format_name,
             self.make_edits,
-            source_language,
-            target_language,
-            make_document_edits,
-            make_plural_edits=make_plural_edits,
-            assemble=assemble,
             other_units=others,
-            keeps_tags=keeps_tags,
             list_remarks=self.list_remarks,
-            skipped={name: number for name, number in (skipped or {}).items() if number},
+            skipped={name: number for name, number in skipped.items() if number},
+            **attributes,
         )

@@ -12,10 +12,10 @@ import struct
 import zipfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dragoman.documents.document import Edit, UnitTranslation, iter_edited
+from dragoman.documents.document import Edit, iter_edited
 from dragoman.documents.reading import check_goes_on
 from dragoman.documents.xml_spans import MAX_ELEMENT_BYTES, XmlSource
 from dragoman.errors import DataError
@@ -273,17 +273,9 @@ class ZipMembers:
     def read_xml(self, name: str) -> XmlSource:
         """Return a member that is XML."""
         if name not in self._sources:
-            self._sources[name] = XmlSource(self.open(name))
+            member = self.open(name)
+            self._sources[name] = XmlSource(member, offset=self._offsets[name])
         return self._sources[name]
-
-    def shift_edits(self, name: str, edits: Iterable[Edit]) -> list[Edit]:
-        """Return edits of a member that was opened as edits of the archive's text."""
-        offset = self._offsets[name]
-        return [Edit(edit.start + offset, edit.end + offset, edit.content) for edit in edits]
-
-    def shift(self, name: str, write: Callable[[UnitTranslation], Sequence[Edit]]) -> Callable[[UnitTranslation], list[Edit]]:
-        """Return the writer of a unit of the archive, from a writer whose edits are those of a member."""
-        return lambda translation: self.shift_edits(name, write(translation))
 
     def assemble(self, content: bytes, edits: Iterable[Edit]) -> bytes:
         """Return the archive with edited members. Without edits, it is the same."""

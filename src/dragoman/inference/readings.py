@@ -22,7 +22,7 @@ from dragoman.text.inline_codes import (
     escape,
     list_leaves,
     list_markup,
-    parse_text,
+    read_inline,
     write_parts,
 )
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
@@ -99,7 +99,7 @@ class Reading:
             names = {point.text for point in self.references}
             if any(count_sign(self.line, name) != count_sign(translation.text, name) for name in names):
                 return False
-            coded = _read_codes(translation.text, rules) if segment.is_escaped else parse_text(translation.text, rules)
+            coded = _read_codes(translation.text, rules) if segment.is_escaped else read_inline(translation.text, "none", rules)
             translated = Counter(_list_placeholders((mark_kept(coded) if mark_kept else coded).parts))
             return Counter(_list_placeholders(segment.parts)) - Counter(point.text for point in self.references) == translated
         text = to_characters(translation.text)

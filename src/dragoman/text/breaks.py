@@ -12,9 +12,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 _PAGE_NUMBER = re.compile("[ivxlc]{1,8}")
 _decide: ContextVar[Callable[[list[bool]], list[bool]]] = ContextVar("decide", default=lambda boundaries: boundaries)
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -50,6 +52,25 @@ def repeated_boundaries(record: Sequence[bytes]) -> Iterator[None]:
         yield
     finally:
         _decide.reset(token)
+
+
+def divide_at(
+    items: Sequence[_T], places: Sequence[int], read_line: Callable[[Sequence[_T]], str], tabs: Collection[int] = ()
+) -> Iterator[Sequence[_T]]:
+    """Yield the items of each text, without the breaks that end one.
+
+    places: numbers of the breaks among the items
+    read_line: function that returns the text of items between two breaks
+    tabs: as in `find_boundaries`
+    """
+    starts, ends = [0, *(place + 1 for place in places)], [*places, len(items)]
+    lines = [read_line(items[first:last]) for first, last in zip(starts, ends, strict=True)]
+    start = 0
+    for place, is_boundary in zip(places, find_boundaries(lines, tabs), strict=True):
+        if is_boundary:
+            yield items[start:place]
+            start = place + 1
+    yield items[start:]
 
 
 def find_boundaries(lines: Sequence[str], tabs: Collection[int] = (), inner: Collection[int] = ()) -> list[bool]:

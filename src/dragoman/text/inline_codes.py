@@ -178,7 +178,7 @@ def list_markup(parts: Sequence[Part]) -> list[str]:
 
 def read_inline(
     text: str,
-    markup: Markup,
+    markup: Markup = "none",
     rules: InlineRules = COMMON_RULES,
     opaque: frozenset[str] = frozenset(),
     *,
@@ -198,18 +198,6 @@ def read_inline(
         is_html = markup == "html"
         has_breaks = keep_line_breaks and not is_html and LINE_BREAK.search(text) is not None
         return parse(text, is_html=is_html, opaque=opaque, rules=rules, language=stated, keep_line_breaks=has_breaks)
-    return parse_text(text, rules, opaque, keep_line_breaks=keep_line_breaks, language=language)
-
-
-def parse_text(
-    text: str,
-    rules: InlineRules = COMMON_RULES,
-    opaque: frozenset[str] = frozenset(),
-    *,
-    keep_line_breaks: bool = False,
-    language: str = "",
-) -> CodedText:
-    """Return a text without markup with its codes; see `read_inline`."""
     if is_plain(text, rules, keep_line_breaks=keep_line_breaks):
         return CodedText((text,) if text else ())
     tokens = tokenize_text(text, rules, keep_line_breaks=keep_line_breaks)
