@@ -150,5 +150,5 @@ def test_align_command_writes_and_scores_links(bundle: Path, tmp_path: Path) -> 
     (tmp_path / "gold").write_text("0-0\n\n0-2\n")
     with raises_code("invalid-alignment", "gold, line 3: 0-2"):
         run.invoke(cli, evaluated, catch_exceptions=False)
-    with raises_code("length-mismatch", "3 lines", "1"):
+    with raises_code("length-mismatch", "3", "1 lines"):
         run.invoke(cli, ["align", str(tmp_path / "en"), str(tmp_path / "short")], catch_exceptions=False)

@@ -329,7 +329,7 @@ def test_translations_of_an_earlier_catalog_stay(name: str, bundle: Path, tmp_pa
     path.parent.mkdir(exist_ok=True)
     path.write_text(file.format(entry.format("big") + entry.format("one two")), encoding="utf-8")
     earlier = read(name, file.format(entry.format("old") + entry.format("one two")))
-    translations = {unit.id: UnitTranslation("von Hand", "translated") for unit in earlier.units}
+    translations = {unit.id: UnitTranslation("von Hand", language="de") for unit in earlier.units}
     (tmp_path / output).write_bytes(write_document(earlier, translations, "de"))
     result = run(bundle, path, "--overwrite", "--project-names")
     assert result.exit_code in (0, 3), result.output

@@ -54,7 +54,7 @@ def test_language_of_a_monolingual_memory_is_needed() -> None:
     document = parse_tmx(MONOLINGUAL)
     with raises_code("unsupported-language"):
         write_document(document, {"1": UnitTranslation("Neu")})
-    written = write_document(document, {"1": UnitTranslation("Neu")}, "de")
+    written = write_document(document, {"1": UnitTranslation("Neu", language="de")})
     assert written == MONOLINGUAL.replace(b"</tuv>", b'</tuv>\n  <tuv xml:lang="de"><seg>Neu</seg></tuv>')
 
 

@@ -108,10 +108,7 @@ def _add_blocks(
 
 
 def _is_in_text(element: XmlElement) -> bool:
-    parent = element.parent
-    while parent is not None and parent.name not in _BLOCKS:
-        parent = parent.parent
-    return parent is not None
+    return element.parent is not None and any(parent.name in _BLOCKS for parent in element.parent.ascend())
 
 
 def _is_protected(element: XmlElement) -> bool:

@@ -213,7 +213,7 @@ def merge_translations(
             )
             if other.target and not is_worse and (other.target, other.state) != (unit.target, unit.state):
                 state: UnitState = "fuzzy" if other.state == "fuzzy" else "translated"
-                translations[unit.id] = UnitTranslation(other.target, state)
+                translations[unit.id] = UnitTranslation(other.target, state, language=output.target_language)
                 if _lacks_codes(document, unit, translations[unit.id]) and ("target", "") in document.list_remarks(unit.id):
                     del translations[unit.id]
                     as_stored.add(unit.id)

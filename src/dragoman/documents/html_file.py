@@ -463,7 +463,7 @@ class _PageReader:
             end = run[-1].end - len(raw) + len(raw.rstrip(_BLANKS))
             number = self._add_place(start, end)
             statements = () if run[0].tag is None else run[0].tag.statements
-            stated = [item.value.lower() for item in statements if item.is_direction]
+            stated = [item.value.lower() for item in statements if item.kind == "dir"]
             direction = stated[0] if stated and _is_one_element(run) else ""
             if not self.page.outer_blocks.add_text(direction) and _list_depths(run)[-1] == 0:
                 self._bare[number] = bool(direction)

@@ -68,14 +68,6 @@ class Statement:
     right: int
     language: str
 
-    @property
-    def is_language(self) -> bool:
-        return self.kind == "lang"
-
-    @property
-    def is_direction(self) -> bool:
-        return self.kind == "dir"
-
 
 @dataclass(slots=True)
 class _Scope:
@@ -164,7 +156,7 @@ class OuterBlocks:
         if self._name and name in _CONTAINERS.get(self._name, (self._name,)):
             self._depth += 1
         elif not self._name:
-            value = next((statement.value.lower() for statement in statements if statement.is_direction), "")
+            value = next((statement.value.lower() for statement in statements if statement.kind == "dir"), "")
             self._name, self._depth, self._place, self._value = name, 1, place, value
 
     def read_end(self, name: str) -> None:
@@ -208,7 +200,7 @@ class PageLanguage:
     @property
     def language(self) -> str:
         """Language that the page states; empty if it states none."""
-        return next((root.value for root in self._roots if root.is_language and root.value), "")
+        return next((root.value for root in self._roots if root.kind == "lang" and root.value), "")
 
     @property
     def direction(self) -> str:
@@ -216,7 +208,7 @@ class PageLanguage:
         if not self._roots:
             blocks = self.outer_blocks
             return "rtl" if not (blocks.places or blocks.has_bare_text) and blocks.values == {"rtl"} else "ltr"
-        stated = (root.value.lower() for root in self._roots if root.is_direction)
+        stated = (root.value.lower() for root in self._roots if root.kind == "dir")
         return next((value for value in stated if value in ("ltr", "rtl")), "ltr")
 
     def direct_text(self, text: str, language: str, *, is_directed: bool) -> str:
@@ -242,7 +234,7 @@ class PageLanguage:
     def _edit_statements(self, text: EncodedText, source_language: str, language: str) -> Iterator[Edit]:
         is_changed = get_direction(language) not in ("", self.direction)
         place = next((root for root in self._roots if root.kind == "root"), None)
-        if any(root.is_direction and place is not None and root.name == place.name for root in self._roots):
+        if any(root.kind == "dir" and place is not None and root.name == place.name for root in self._roots):
             place = None
         for statement in self.statements:
             if statement is place and is_changed and get_direction(language) == "rtl":
@@ -262,7 +254,7 @@ class PageLanguage:
         source_language = source_language or self.language
         if not language or (statement.language and not is_same_language(statement.language, source_language)):
             return None
-        if statement.is_language:
+        if statement.kind == "lang":
             is_root = statement.name in ROOT_TAGS
             if is_same_language(statement.value, language) or not (
                 is_root or (statement.value and is_same_language(statement.value, source_language))
@@ -270,7 +262,7 @@ class PageLanguage:
                 return None
             return statement.start, statement.end, language
         direction = get_direction(language)
-        if not statement.is_direction or direction == self.direction or statement.name in _OWN_DIRECTION:
+        if statement.kind != "dir" or direction == self.direction or statement.name in _OWN_DIRECTION:
             return None
         if statement.value.lower() != self.direction:
             return None

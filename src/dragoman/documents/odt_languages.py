@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from dragoman.documents.document import Edit, UnitTranslation, get_source_language
 from dragoman.documents.script_languages import ScriptLanguages
@@ -31,93 +30,63 @@ def read_languages(attributes: Mapping[str, str]) -> ScriptLanguages:
     return ScriptLanguages(*codes)
 
 
-@dataclass
-class StatedLanguages:
-    """Elements of a member that state a language or a direction, and the places where a direction can be stated.
-
-    Attributes:
-        languages, directions: text properties with a language, and properties with a direction
-        page_layouts: properties of pages
-        default_style: style of paragraphs without another one; None if the member has none
-        styles: group of the styles with a name; None if the member has none
-        place: place of such a group
-    """
-
-    name: str
-    source: XmlSource
-    languages: list[XmlElement] = field(default_factory=list)
-    directions: list[XmlElement] = field(default_factory=list)
-    page_layouts: list[XmlElement] = field(default_factory=list)
-    default_style: XmlElement | None = None
-    styles: XmlElement | None = None
-    place: int = 0
-
-    @classmethod
-    def read(cls, members: ZipMembers, name: str) -> StatedLanguages:
-        """Return those of a member."""
-        stated = cls(name, members.read_xml(name))
-        for group in stated.source.iter_elements(_GROUPS):
-            if group.name == "styles":
-                stated.styles = group
-            elif group.name == "font-face-decls":
-                stated.place = group.end
+def edit_languages(
+    names: Sequence[str], members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str
+) -> Iterator[Edit]:
+    """Yield the edits that make the styles of these members state the language and the direction of the translations."""
+    source_language = get_source_language(translations)
+    for name in names if language else ():
+        source = members.read_xml(name)
+        groups: dict[str, XmlElement] = {}
+        default_styles: list[XmlElement] = []  # of paragraphs without another style
+        for group in source.iter_elements(_GROUPS):
+            groups[group.name] = group
             for element in group.descend():
-                stated._add(element)
-        stated.place = stated.place or stated.source.root.content_start
-        return stated
+                yield from _edit_element(source, element, source_language, language)
+                if element.name == "default-style" and element.attributes.get(":family") == "paragraph":
+                    default_styles.append(element)
+        if name == "styles.xml" and is_right_to_left(language):
+            place = groups["font-face-decls"].end if "font-face-decls" in groups else source.root.content_start
+            yield _turn_default_style(source, default_styles, groups.get("styles"), place)
 
-    def _add(self, element: XmlElement) -> None:
-        if element.name == "text-properties" and any(read_languages(element.attributes)):
-            self.languages.append(element)
-        if element.name == "page-layout-properties":
-            self.page_layouts.append(element)
-        elif ":writing-mode" in element.attributes:
-            self.directions.append(element)
-        if element.name == "default-style" and element.attributes.get(":family") == "paragraph":
-            self.default_style = element
 
-    def edit(self, source_language: str, language: str) -> Iterator[Edit]:
-        """Yield the edits of the member."""
-        for element in self.languages:
-            if any(is_same_language(code, source_language) for code in read_languages(element.attributes)):
-                yield from self.source.edit_tag(element, _state_language(self.source.get_tag(element), language))
-        if is_right_to_left(language):
-            for element in self.directions:
-                if element.attributes[":writing-mode"] in _LEFT_TO_RIGHT:
-                    yield from self._turn(element, "rl-tb")
-            for element in self.page_layouts:
-                yield from self._turn(element, "rl-tb")
-            if self.name == "styles.xml":
-                yield from self._turn_default_style()
-        elif is_right_to_left(source_language):
-            for element in (*self.directions, *self.page_layouts):
-                if element.attributes.get(":writing-mode") in _RIGHT_TO_LEFT:
-                    yield from self._turn(element, "lr-tb")
+def _edit_element(source: XmlSource, element: XmlElement, source_language: str, language: str) -> list[Edit]:
+    """Return the edit of text properties with the language of the source, and of properties with a direction."""
+    codes = read_languages(element.attributes) if element.name == "text-properties" else ()
+    if any(codes) and any(is_same_language(code, source_language) for code in codes):
+        return source.edit_tag(element, _state_language(source.get_tag(element), language))
+    mode, new = element.attributes.get(":writing-mode"), ""
+    if is_right_to_left(language):
+        new = "rl-tb" if element.name == "page-layout-properties" or mode in _LEFT_TO_RIGHT else ""
+    elif is_right_to_left(source_language):
+        new = "lr-tb" if mode in _RIGHT_TO_LEFT else ""
+    if not new:
+        return []
+    tag = source.get_tag(element)
+    return source.edit_tag(element, set_attribute(tag, get_attribute_name(tag, "writing-mode"), new))
 
-    def _turn_default_style(self) -> Iterator[Edit]:
-        """Yield the edit that writes paragraphs without another direction from right to left."""
-        properties = '<style:paragraph-properties style:writing-mode="rl-tb"/>'
-        style = f'<style:default-style xmlns:style="{_STYLE_NAMESPACE}" style:family="paragraph">{properties}'
-        style += "</style:default-style>"
-        group = f'<office:styles xmlns:office="{_OFFICE_NAMESPACE}">{style}</office:styles>'
-        if self.default_style is None and self.styles is None:
-            yield self.source.edit(self.place, self.place, group)
-        elif self.default_style is None and self.styles is not None:
-            is_empty = self.styles.is_empty_tag
-            start = self.styles.start if is_empty else self.styles.content_start
-            yield self.source.edit(start, self.styles.end if is_empty else start, group if is_empty else style)
-        elif self.default_style is not None and self.default_style.is_empty_tag:
-            yield self.source.edit(self.default_style.start, self.default_style.end, style)
-        elif self.default_style is not None and (present := self.default_style.find("paragraph-properties")) is None:
-            start = self.default_style.content_start
-            properties = properties.replace(" ", f' xmlns:style="{_STYLE_NAMESPACE}" ', 1)
-            yield self.source.edit(start, start, properties)
-        elif present is not None and present.attributes.get(":writing-mode") not in _LEFT_TO_RIGHT:
-            yield from self._turn(present, "rl-tb")
 
-    def _turn(self, element: XmlElement, mode: str) -> list[Edit]:
-        tag = self.source.get_tag(element)
-        return self.source.edit_tag(element, set_attribute(tag, get_attribute_name(tag, "writing-mode"), mode))
+def _turn_default_style(source: XmlSource, default_styles: Sequence[XmlElement], styles: XmlElement | None, place: int) -> Edit:
+    """Return the edit that writes paragraphs without another direction from right to left.
+
+    styles: group of the styles with a name; None if the member has none
+    place: place of such a group
+    """
+    properties = '<style:paragraph-properties style:writing-mode="rl-tb"/>'
+    style = f'<style:default-style xmlns:style="{_STYLE_NAMESPACE}" style:family="paragraph">{properties}'
+    style += "</style:default-style>"
+    group = f'<office:styles xmlns:office="{_OFFICE_NAMESPACE}">{style}</office:styles>'
+    if default_styles:
+        default_style = default_styles[-1]
+        if default_style.is_empty_tag:
+            return source.edit(default_style.start, default_style.end, style)
+        start = default_style.content_start
+        return source.edit(start, start, properties.replace(" ", f' xmlns:style="{_STYLE_NAMESPACE}" ', 1))
+    if styles is None:
+        return source.edit(place, place, group)
+    if styles.is_empty_tag:
+        return source.edit(styles.start, styles.end, group)
+    return source.edit(styles.content_start, styles.content_start, style)
 
 
 def _state_language(tag: str, language: str) -> str:
@@ -129,11 +98,3 @@ def _state_language(tag: str, language: str) -> str:
         name = get_attribute_name(tag, f"language{suffix}")
         tag = set_attribute(set_attribute(tag, name, subtags[0].lower()), name.replace("language", "country"), country)
     return tag
-
-
-def edit_languages(
-    names: Sequence[str], members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str
-) -> Iterator[Edit]:
-    """Yield the edits that make the styles of these members state the language and the direction of the translations."""
-    for name in names if language else ():
-        yield from StatedLanguages.read(members, name).edit(get_source_language(translations), language)

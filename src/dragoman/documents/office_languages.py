@@ -15,7 +15,7 @@ from itertools import chain
 from dragoman.documents.document import Edit, UnitTranslation, get_source_language
 from dragoman.documents.office_package import list_parts
 from dragoman.documents.script_languages import NO_LANGUAGES, ScriptCounts, ScriptLanguages
-from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_attribute, get_tag_name, set_attribute
+from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_attribute, set_attribute
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import is_foreign, is_right_to_left, is_same_language
 
@@ -137,8 +137,8 @@ def turn_paragraph(source: XmlSource, paragraph: XmlElement, language: str) -> l
         added = "<{0}pPr><{0}bidi/></{0}pPr>"
     if not is_right_to_left(language):
         return []
-    prefix = get_tag_name(source.get_tag(paragraph)).removesuffix("p")
-    return [source.edit(paragraph.content_start, paragraph.content_start, added.format(prefix))]
+    markup = added.format(source.get_prefix(paragraph))
+    return [source.edit(paragraph.content_start, paragraph.content_start, markup)]
 
 
 def turn_properties(source: XmlSource, properties: XmlElement, language: str) -> list[Edit]:
@@ -147,10 +147,10 @@ def turn_properties(source: XmlSource, properties: XmlElement, language: str) ->
     edits = [source.edit(child.start, child.end, "") for child in properties.find_all(child_name)]
     if not is_right_to_left(language):
         return edits
-    name = get_tag_name(source.get_tag(properties))
-    added = f"<{name.removesuffix(properties.name)}{child_name}/>"
+    prefix = source.get_prefix(properties)
+    added = f"<{prefix}{child_name}/>"
     if properties.is_empty_tag:
-        return source.edit_tag(properties, f"{source.get_start_tag(properties)}{added}</{name}>")
+        return source.edit_tag(properties, f"{source.get_start_tag(properties)}{added}</{prefix}{properties.name}>")
     behind = (child.start for child in properties.children if child.name in _BEHIND_BIDI[properties.name])
     place = next(behind, properties.content_end)
     return [*edits, source.edit(place, place, added)]
@@ -176,7 +176,7 @@ def edit_property(source: XmlSource, element: XmlElement, source_language: str, 
     """Return the edits that make an element state the language of the translation, or its direction."""
     if element.name in ("lang", "themeFontLang"):
         tag = source.get_tag(element)
-        prefix = get_tag_name(tag).removesuffix(element.name)
+        prefix = source.get_prefix(element)
         if is_same_language(get_attribute(tag, f"{prefix}val"), source_language):
             tag = set_attribute(tag, f"{prefix}val", language)
             tag = set_attribute(tag, f"{prefix}bidi", language) if is_right_to_left(language) else tag

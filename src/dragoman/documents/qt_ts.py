@@ -23,6 +23,7 @@ from dragoman.documents.xml_units import (
     read_attribute,
     read_indented,
     read_parts,
+    write_element,
 )
 from dragoman.languages import is_same_language
 from dragoman.text.inline_rules import COMMON_RULES
@@ -142,14 +143,11 @@ def _write_form(
     is_numerus: bool,
 ) -> list[Edit]:
     """Return the edits that write the translation of a message, or one of its forms, whose state is written apart."""
-    markup = text.write(translation.text)
-    name = "numerusform" if is_numerus else "translation"
-    tag = f"<{name}>" if form is None else source.get_start_tag(form)
-    if not is_numerus:
-        tag = set_attribute(tag, "type", "" if translation.state == "translated" else "unfinished")
     edits = [] if is_numerus else _write_comment(source, message, translation)
-    start, end = (message.content_end, message.content_end) if form is None else (form.start, form.end)
-    return [*edits, source.edit(start, end, f"{tag}{markup}</{name}>")]
+    name = "numerusform" if is_numerus else "translation"
+    attributes = {} if is_numerus else {"type": "" if translation.state == "translated" else "unfinished"}
+    markup, place = text.write(translation.text), message.content_end
+    return [*edits, write_element(source, form, name, attributes, markup, place, "")]
 
 
 def _write_state(source: XmlSource, message: XmlElement, translation: UnitTranslation) -> list[Edit]:

@@ -12,14 +12,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import count, groupby
+from itertools import count, groupby, takewhile
 from typing import Literal
 
 from dragoman.documents.code_formatting import FontStyles, is_monospaced
 from dragoman.documents.document import Edit, Unit, UnitTranslation
 from dragoman.documents.office_languages import read_run_languages, state_run, turn_paragraph
 from dragoman.documents.office_texts import ALTERNATIVE_TEXTS, add_attributes_of
-from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, escape_xml, get_tag_name
+from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, escape_xml
 from dragoman.documents.xml_units import Code, Piece, TaggedText, UnitList, name_codes, write_pieces
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import get_language
@@ -125,23 +125,16 @@ def _find_holders(paragraphs: Sequence[XmlElement], pictures: Sequence[XmlElemen
     """
     holders: set[int] = set()
     for paragraph in paragraphs:
-        element: XmlElement | None = paragraph
-        while element is not None and element is not outermost and id(element) not in holders:
+        for element in takewhile(lambda element: element is not outermost, paragraph.ascend()):
+            if id(element) in holders:
+                break
             holders.add(id(element))
-            element = element.parent
     for properties in pictures:
-        parents = list(_list_parents(properties, outermost))
+        parents = list(takewhile(lambda element: element is not outermost, properties.ascend()))[1:]
         # The text of a run in which a picture stays is not translated, so the picture has to have its own.
         if not any(parent.name in _CONTAINERS or _TEXTS & {child.name for child in parent.children} for parent in parents):
             holders |= {id(properties), *map(id, parents)}
     return holders
-
-
-def _list_parents(element: XmlElement, outermost: XmlElement) -> Iterator[XmlElement]:
-    parent = element.parent
-    while parent is not None and parent is not outermost:
-        yield parent
-        parent = parent.parent
 
 
 def _read_drop_cap(reader: _ParagraphReader) -> _Item | None:
@@ -273,8 +266,7 @@ class _RunWriter:
     @classmethod
     def for_paragraph(cls, source: XmlSource, paragraph: XmlElement) -> _RunWriter:
         """Return the writer for the runs of a paragraph."""
-        prefix = get_tag_name(source.get_tag(paragraph)).rpartition(":")[0]
-        return _make_run_writer(f"{prefix}:" if prefix else "", "wordprocessingml" in paragraph.namespace)
+        return _make_run_writer(source.get_prefix(paragraph), "wordprocessingml" in paragraph.namespace)
 
     def write(self, text: str, properties: str) -> str:
         """Return a run with this text and formatting."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from dragoman.documents.document import Edit, UnitState, UnitTranslation
-from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, get_tag_name, set_attribute
-from dragoman.documents.xml_units import TaggedText, get_indent, write_content
+from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, get_tag_name
+from dragoman.documents.xml_units import TaggedText, get_indent, set_attributes, write_content
 
 
 def find_definitions(unit: XmlElement) -> XmlElement | None:
@@ -56,16 +56,14 @@ def write_state(source: XmlSource, segment: XmlElement | None, translation: Unit
     """Return the edit that states where a translation comes from, and that it is a draft or good."""
     if segment is None:
         return []
-    tag = source.get_tag(segment)
     match = translation.match
-    for name, value in {
+    attributes = {
         "conf": "Translated" if translation.state == "translated" else "Draft",
         "origin": "mt" if match is None else "tm",
         "percent": "" if match is None else str(match.percent),
         "text-match": "",
-    }.items():
-        tag = set_attribute(tag, name, value)
-    return source.edit_tag(segment, tag)
+    }
+    return source.edit_tag(segment, set_attributes(source.get_tag(segment), attributes))
 
 
 def write_mark(source: XmlSource, mark: XmlElement, text: TaggedText, translation: str) -> str:
@@ -96,6 +94,6 @@ def add_targets(
             markup += source.get_markup(position, mark.start) + write_mark(source, mark, text, translation)
             position = mark.end
         markup += source.get_markup(position, segmented.content_end)
-        name = get_tag_name(source.get_tag(segmented)).replace("seg-source", "target")
+        name = f"{source.get_prefix(segmented)}target"
         indent = get_indent(source, segmented)
         yield source.edit(segmented.end, segmented.end, f"{indent}<{name}>{markup}</{name}>")

@@ -5,13 +5,13 @@ A translation that a human has to check has `creationid="MT!"`, as Okapi writes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from dragoman.documents.document import Document, Edit, Remarks, Unit, UnitState, UnitTranslation
 from dragoman.documents.reading import check_parts
-from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, set_attribute
+from dragoman.documents.xml_spans import XmlElement, XmlSource, set_attribute
 from dragoman.documents.xml_units import (
     Code,
     Piece,
@@ -26,6 +26,7 @@ from dragoman.documents.xml_units import (
     read_indented,
     read_notes,
     read_parts,
+    set_attributes,
 )
 from dragoman.errors import DataError
 from dragoman.formats.tmx import choose_variants
@@ -61,34 +62,10 @@ def parse_tmx(content: bytes) -> Document:
     named = {get_language(name): name for name in reversed(languages) if not is_same_language(name, source_language)}
     targets = list(reversed(named.values())) or [""]
     units = UnitList(len(content))
-    missing: dict[str, tuple[XmlPlace, str]] = {}
     for number, element in enumerate(source.iter_elements(("tu",)), start=1):
-        num_before = len(units.units)
         units.read(source, element, partial(_add_units, source, number, source_language, targets))
-        for unit in units.units[num_before:]:
-            language = unit.target_language or targets[0]
-            if _find_variants(element, (source_language, language))[1] is None:
-                missing[unit.id] = source.get_place(element), language
-
-    def write_missing(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
-        """Return the edits of units without a `tuv` of the target language, for which the language has to be known."""
-        edits: list[Edit] = []
-        for name in [name for name in translations if name in missing]:
-            element, target_language = missing[name]
-            if not (target_language or language):
-                raise DataError("the TMX file names no target language; state it", code="unsupported-language")
-            place = _make_place(source, source.read_element(element), (source_language, target_language))
-            assert place is not None  # it has a unit
-            edits += _write(source, place, translations[name], target_language or language)
-        return edits
-
-    return units.make_document(
-        content,
-        "tmx",
-        source_language=source_language,
-        target_language=targets[0] if len(targets) == 1 else "",
-        make_document_edits=write_missing,
-    )
+    target_language = targets[0] if len(targets) == 1 else ""
+    return units.make_document(content, "tmx", source_language=source_language, target_language=target_language)
 
 
 def _get_language(element: XmlElement) -> str:
@@ -122,7 +99,7 @@ def _add_units(
         unit = _make_unit(source, name, place)
         if len(targets) > 1:
             unit = replace(unit, id=f"{name}/{language}", target_language=language)
-        units.add(unit, partial(_write_present, source, place, language), partial(_list_remarks, source, element, place))
+        units.add(unit, partial(_write, source, place, language), partial(_list_remarks, source, element, place))
 
 
 def _list_remarks(source: XmlSource, element: XmlElement, place: _TmxPlace) -> Remarks:
@@ -146,10 +123,6 @@ def _make_unit(source: XmlSource, name: str, place: _TmxPlace) -> Unit:
     return Unit(name, text.text, text.markup, present, state)
 
 
-def _write_present(source: XmlSource, place: _TmxPlace, language: str, translation: UnitTranslation) -> list[Edit]:
-    return [] if place.target is None else _write(source, place, translation, language)
-
-
 def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
     def read_code(code: XmlElement) -> list[Piece]:
         if code.name == "hi":
@@ -162,14 +135,19 @@ def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
     return read_parts(source, element.parts, read_code)
 
 
-def _write(source: XmlSource, place: _TmxPlace, translation: UnitTranslation, language: str) -> list[Edit]:
-    """Return the edits that write a translation: into the present `tuv`, or a new one behind that of the source."""
+def _write(source: XmlSource, place: _TmxPlace, language: str, translation: UnitTranslation) -> list[Edit]:
+    """Return the edits that write a translation: into the present `tuv`, or a new one behind that of the source.
+
+    Raises DataError for a new one whose language is not known.
+    """
     markup = place.text.write(translation.text)
     segment = f"<seg>{markup}</seg>"
     machine = "" if translation.state == "translated" else _MACHINE
     target = place.target
     if target is None:
-        tag = set_attribute(set_attribute("<tuv>", "xml:lang", language), "creationid", machine)
+        if not (language := language or translation.language):
+            raise DataError("the TMX file names no target language; state it", code="unsupported-language")
+        tag = set_attributes("<tuv>", {"xml:lang": language, "creationid": machine})
         end = place.source.end
         return [source.edit(end, end, f"{get_indent(source, place.source)}{tag}{segment}</tuv>")]
     is_machine = target.attributes.get("creationid") == _MACHINE

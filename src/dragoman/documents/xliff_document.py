@@ -24,7 +24,7 @@ from dragoman.documents.sdl_segments import (
     write_mark,
     write_state,
 )
-from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, escape_xml, get_tag_name, set_attribute
+from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, escape_xml, set_attribute
 from dragoman.documents.xml_units import (
     Code,
     Piece,
@@ -41,7 +41,9 @@ from dragoman.documents.xml_units import (
     read_indented,
     read_notes,
     read_parts,
+    set_attributes,
     write_content,
+    write_element,
 )
 from dragoman.formats.xliff import find_version
 from dragoman.languages import get_language, is_same_language
@@ -53,7 +55,6 @@ _UNTRANSLATED_STATES = frozenset(("new", "needs-translation"))
 _STATES_1 = {
     "translated": {"state": "translated", "state-qualifier": ""},
     "fuzzy": {"state": "needs-review-translation", "state-qualifier": "leveraged-mt"},
-    "untranslated": {"state": "needs-translation", "state-qualifier": ""},
 }
 _STARTS = frozenset(("bx", "bpt", "sc", "sm"))
 _ENDS = frozenset(("ex", "ept", "ec", "em"))
@@ -65,14 +66,12 @@ class _XliffPlace:
 
     holder: `trans-unit` or `segment`
     source: element whose content is translated
-    before: element behind which a new target stands
     target: present target
     text: source with short tags
     """
 
     holder: XmlElement
     source: XmlElement
-    before: XmlElement
     target: XmlElement | None
     text: TaggedText
 
@@ -177,7 +176,7 @@ def _add_trans_unit(source: XmlSource, file_name: str, units: UnitList, element:
     if original is None:
         return
     chosen = original if segmented is None else segmented
-    place = _XliffPlace(element, chosen, chosen, target, name_codes(_read(source, chosen)))
+    place = _XliffPlace(element, chosen, target, name_codes(_read(source, chosen)))
     max_width = element.attributes.get("maxwidth", "")
     is_in_characters = element.attributes.get("size-unit", "char") == "char"
     note = next((note.text for note in element.find_all("note") if note.attributes.get("from") != TOOL), "")
@@ -213,7 +212,7 @@ def _add_marked_segments(source: XmlSource, file_name: str, units: UnitList, ele
     for number, mark in list_marks(element.find("seg-source")).items():
         if target is not None and number not in targets:
             continue
-        place = _XliffPlace(element, mark, mark, targets.get(number), name_codes(_read(source, mark)))
+        place = _XliffPlace(element, mark, targets.get(number), name_codes(_read(source, mark)))
         segment = states.get(number)
         state = _get_state_1(element, target) if definitions is None else read_state(segment)
         unit = _make_unit(
@@ -223,7 +222,7 @@ def _add_marked_segments(source: XmlSource, file_name: str, units: UnitList, ele
         def write(translation: UnitTranslation, place: _XliffPlace = place, segment: XmlElement | None = segment) -> list[Edit]:
             edits = write_state(source, segment, translation)
             if definitions is None and target is not None and place.target is first_empty:
-                edits = source.edit_tag(target, _set_attributes(source.get_tag(target), _STATES_1[translation.state]))
+                edits = source.edit_tag(target, set_attributes(source.get_tag(target), _STATES_1[translation.state]))
             if place.target is None:
                 return edits
             markup = write_mark(source, place.target, place.text, translation.text)
@@ -236,12 +235,6 @@ def _list_state(source: XmlSource, segment: XmlElement | None, target: XmlElemen
     """Return the tag with the state of a segment of Trados Studio, and its translation."""
     remarks = {} if segment is None else {("state", ""): make_remark(source, segment.start, segment.content_start)}
     return remarks if target is None else {**remarks, ("target", ""): make_remark(source, target.start, target.end)}
-
-
-def _set_attributes(tag: str, attributes: Mapping[str, str]) -> str:
-    for key, value in attributes.items():
-        tag = set_attribute(tag, key, value)
-    return tag
 
 
 def _get_state_1(element: XmlElement, target: XmlElement | None) -> UnitState:
@@ -260,7 +253,7 @@ def _add_segments(source: XmlSource, file_name: str, units: UnitList, element: X
         original, target = segment.find("source"), segment.find("target")
         if original is None:
             continue
-        place = _XliffPlace(segment, original, original, target, name_codes(_read(source, original)))
+        place = _XliffPlace(segment, original, target, name_codes(_read(source, original)))
         name = file_name + element.attributes.get("id", "")
         if len(segments) > 1:
             name += "/" + segment.attributes.get("id", str(number))
@@ -336,37 +329,23 @@ def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
     return read_parts(source, element.parts, read_code)
 
 
-def _get_prefix(source: XmlSource, element: XmlElement) -> str:
-    """Return the prefix of the namespace of an element with its colon, or an empty text."""
-    prefix = get_tag_name(source.get_tag(element)).rpartition(":")[0]
-    return f"{prefix}:" if prefix else ""
-
-
 def _write_target(source: XmlSource, place: _XliffPlace, translation: UnitTranslation, attributes: dict[str, str]) -> Edit:
     """Return the edit that writes the target: in the place of the present one, or on a new line behind the source."""
-    name = f"{_get_prefix(source, place.source)}target"
-    target = place.target
-    start_tag = f"<{name}>"
-    span = (place.before.end, place.before.end)
-    indent = get_indent(source, place.source)
-    if target is not None:
-        start_tag = source.get_start_tag(target)
-        span, indent = (target.start, target.end), ""
-    elif place.source.attributes.get("xml:space") == "preserve":
-        start_tag = f'<{name} xml:space="preserve">'
-    has_codes = bool(place.text.codes)
-    markup = place.text.write(translation.text) if has_codes else write_content(place.source, translation.text)
-    return source.edit(*span, f"{indent}{_set_attributes(start_tag, attributes)}{markup}</{name}>")
+    if place.target is None and place.source.attributes.get("xml:space") == "preserve":
+        attributes = {"xml:space": "preserve", **attributes}
+    name, text = f"{source.get_prefix(place.source)}target", translation.text
+    markup = place.text.write(text) if place.text.codes else write_content(place.source, text)
+    return write_element(source, place.target, name, attributes, markup, place.source.end, get_indent(source, place.source))
 
 
 def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTranslation) -> list[Edit]:
-    attributes = dict(_STATES_1.get(translation.state, _STATES_1["translated"]))
+    attributes = dict(_STATES_1[translation.state])
     if translation.match is not None:
         attributes["state-qualifier"] = "fuzzy-match"
     edits = [_write_target(source, place, translation, attributes)]
     new_note = ""
     if translation.comment:
-        name = f"{_get_prefix(source, place.source)}note"
+        name = f"{source.get_prefix(place.source)}note"
         new_note = f'<{name} from="{TOOL}">{escape_xml(translation.comment)}</{name}>'
     old_notes = [note for note in place.holder.find_all("note") if note.attributes.get("from") == TOOL]
     if old_notes:
@@ -376,7 +355,7 @@ def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTr
         edits.append(source.edit(start, old_notes[0].end, new_note))
     elif new_note:
         indent = get_indent(source, place.source)
-        end = (place.target or place.before).end
+        end = (place.target or place.source).end
         edits.append(source.edit(end, end, indent + new_note))
     return edits
 
@@ -418,7 +397,7 @@ def _write_matches(
             if (match := translations[name].match) is not None:
                 reference = set_attribute("<mtc:match>", "ref", f"#{segment_id}")
                 attributes = f' type="tm" origin="{TOOL}" similarity="{100 * match.similarity:.1f}"'
-                core = _get_prefix(source, unit)
+                core = source.get_prefix(unit)
                 texts = "".join(
                     f"<{core}{tag}>{escape_xml(text)}</{core}{tag}>"
                     for tag, text in (("source", match.source), ("target", match.text))
@@ -444,6 +423,6 @@ def _edit_matches(source: XmlSource, unit: XmlElement, matches: list[str], segme
     if len(old) == sum(1 for _ in container.children) and not markup:  # the element has one match at least
         return [source.edit(container.start, container.end, "")]
     edits = [source.edit(child.start, child.end, "") for child in old]
-    prefix = _get_prefix(source, container)
+    prefix = source.get_prefix(container)
     markup = re.sub("(</?)mtc:", rf"\1{prefix}", markup)
     return [*edits, source.edit(container.content_end, container.content_end, markup)] if markup else edits

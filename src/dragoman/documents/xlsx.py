@@ -28,7 +28,7 @@ from dragoman.documents.office_texts import (
     add_properties,
 )
 from dragoman.documents.run_paragraphs import add_paragraphs, read_runs
-from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_tag_name, set_attribute
+from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, set_attribute
 from dragoman.documents.xml_units import Code, Piece, TaggedText, UnitList, name_codes, write_pieces
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import is_right_to_left
@@ -133,7 +133,7 @@ def _divide_cells(members: ZipMembers, addresses: Collection[str]) -> Iterator[E
         for address, cell in _iter_cells(sheet, place):
             if address in addresses and cell.attributes.get("t") == "s" and (value := cell.find("v")) is not None:
                 tag = set_attribute(sheet.get_tag(cell), "t", "inlineStr")
-                prefix = get_tag_name(tag).rpartition("c")[0]
+                prefix = sheet.get_prefix(cell)
                 markup = f"{tag}<{prefix}is>{texts[int(value.text)]}</{prefix}is>"
                 yield sheet.edit(cell.start, cell.content_end, markup)
 
@@ -200,8 +200,7 @@ def _add_string(
     if element.name != "text" and compared.has(plain):
         skipped[COMPARED] += any(map(str.isalpha, plain))
         return
-    prefix = get_tag_name(source.get_tag(element)).rpartition(":")[0]
-    prefix = f"{prefix}:" if prefix else ""
+    prefix = source.get_prefix(element)
     formatted = [(_read_properties(source, run), "".join(text.text for text in run.find_all("t"))) for run in runs]
     text, base = read_runs(formatted) if runs else (TaggedText(plain), "")
     span = (parts[0].start, parts[-1].end)

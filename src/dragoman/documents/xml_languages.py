@@ -23,11 +23,9 @@ def get_stated_language(element: XmlElement) -> str:
 
 def find_language(element: XmlElement | None, document_language: str) -> str:
     """Return the language that an element or the nearest one around it states; empty if it is that of the document."""
-    while element is not None:
-        if stated := get_stated_language(element):
-            return "" if is_same_language(stated, document_language) else stated
-        element = element.parent
-    return ""
+    around = () if element is None else element.ascend()
+    stated = next(filter(None, map(get_stated_language, around)), "")
+    return "" if is_same_language(stated, document_language) else stated
 
 
 def restate_tag(tag: str, source_language: str, language: str, direction: str) -> str:

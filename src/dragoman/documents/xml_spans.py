@@ -142,14 +142,16 @@ class XmlElement:
         places = self.content_start, self.content_end, self.end
         return XmlElement(self.name, self.namespace, self.attributes, self.start, None, *places, parts)
 
-    def get_inherited(self, attribute: str) -> str:
-        """Return the attribute of this element or of the nearest element around it that has it, or an empty text."""
+    def ascend(self) -> Iterator[XmlElement]:
+        """Yield this element and those around it, the outermost last."""
         element: XmlElement | None = self
         while element is not None:
-            if attribute in element.attributes:
-                return element.attributes[attribute]
+            yield element
             element = element.parent
-        return ""
+
+    def get_inherited(self, attribute: str) -> str:
+        """Return the attribute of this element or of the nearest element around it that has it, or an empty text."""
+        return next((element.attributes[attribute] for element in self.ascend() if attribute in element.attributes), "")
 
 
 class XmlSource:
@@ -195,6 +197,10 @@ class XmlSource:
     def get_tag(self, element: XmlElement) -> str:
         """Return the start tag of an element, which may be its only one, as it stands there."""
         return self.get_markup(element.start, element.content_start)
+
+    def get_prefix(self, element: XmlElement) -> str:
+        """Return what stands before the local name of an element, with the colon."""
+        return get_tag_name(self.get_tag(element)).removesuffix(element.name)
 
     def get_start_tag(self, element: XmlElement) -> str:
         """Return the start tag that an element gets with content; that of an empty one loses its slash."""
@@ -271,7 +277,9 @@ class XmlSource:
         """Return the place of an element that `iter_elements` yields."""
         parent_start = -1 if element.parent is None else element.parent.start
         if parent_start != self._parent_start:
-            self._parent_start, self._parents = parent_start, tuple(_list_parents(element))
+            self._parent_start = parent_start
+            around = [(parent.start, parent.content_start) for parent in element.ascend()]
+            self._parents = tuple(around[:0:-1])
         return XmlPlace(element.name, element.start, element.end, self._parents)
 
     def read_element(self, place: XmlPlace) -> XmlElement:
@@ -293,14 +301,6 @@ class XmlPlace:
     start: int
     end: int
     parents: tuple[tuple[int, int], ...]
-
-
-def _list_parents(element: XmlElement) -> list[tuple[int, int]]:
-    parents = []
-    while (parent := element.parent) is not None:
-        parents.append((parent.start, parent.content_start))
-        element = parent
-    return parents[::-1]
 
 
 class _FragmentReader:

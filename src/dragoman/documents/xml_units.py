@@ -37,6 +37,7 @@ from dragoman.documents.xml_spans import (
     escape_xml,
     find_attribute,
     get_tag_name,
+    set_attribute,
 )
 from dragoman.errors import DataError
 from dragoman.languages import is_same_language
@@ -305,6 +306,31 @@ def fill_element(source: XmlSource, element: XmlElement, markup: str) -> Edit:
         return source.edit(element.content_start, element.content_end, markup)
     tag = source.get_start_tag(element)
     return source.edit(element.start, element.end, f"{tag}{markup}</{get_tag_name(tag)}>")
+
+
+def set_attributes(start_tag: str, attributes: Mapping[str, str]) -> str:
+    """Return a start tag with these attributes, as `set_attribute` sets one."""
+    for name, value in attributes.items():
+        start_tag = set_attribute(start_tag, name, value)
+    return start_tag
+
+
+def write_element(
+    source: XmlSource,
+    present: XmlElement | None,
+    name: str,
+    attributes: Mapping[str, str],
+    markup: str,
+    place: int,
+    indent: str,
+) -> Edit:
+    """Return the edit that writes an element with this content.
+
+    present: element that gets it; without one, a new one stands at a place, behind white space such as an indent
+    """
+    tag = f"{indent}<{name}>" if present is None else source.get_start_tag(present)
+    span = (place, place) if present is None else (present.start, present.end)
+    return source.edit(*span, f"{set_attributes(tag, attributes)}{markup}</{name}>")
 
 
 @dataclass(frozen=True, slots=True)

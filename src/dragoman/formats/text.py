@@ -266,15 +266,3 @@ def format_reason(message: str) -> str:
     """Return a library's message about a damaged file as one printable line, since it may quote the damage."""
     line = " ".join(message.split())[:160]
     return "".join(character if character.isprintable() else "\ufffd" for character in line)
-
-
-def read_parallel_lines(first_path: Path, second_path: Path) -> tuple[list[str], list[str]]:
-    """Return the lines of two parallel files. Raises DataError if their numbers of lines differ."""
-    first_lines, second_lines = list(read_lines(first_path)), list(read_lines(second_path))
-    if len(first_lines) != len(second_lines):
-        raise DataError(
-            f"{first_path} has {len(first_lines)} lines but {second_path} has {len(second_lines)}: line n of one must belong "
-            "to line n of the other",
-            code="length-mismatch",
-        )
-    return first_lines, second_lines

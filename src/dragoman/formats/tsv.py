@@ -33,6 +33,12 @@ def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
         yield Pair(source_line, target_line, f"{source}:{number}")
 
 
+def read_parallel_lines(first_path: Path, second_path: Path) -> tuple[list[str], list[str]]:
+    """Return the lines of two parallel files. Raises DataError as `read_aligned` does."""
+    pairs = list(read_aligned(first_path, second_path))
+    return [pair.source for pair in pairs], [pair.target for pair in pairs]
+
+
 def read_tsv(
     path: Path | None, column_names: Sequence[str] | None = None, *, source_language: str = "", target_language: str = ""
 ) -> Iterator[Pair]:

@@ -105,7 +105,8 @@ def rerank(args: RerankOptions) -> None:
               dragoman rerank BUNDLE test.en --reverse REVERSE --weights weights.json beam_size=10 -o test.de
     """
     from dragoman.console.terminal import progress_bar, stderr_console
-    from dragoman.formats.text import read_lines, read_parallel_lines
+    from dragoman.formats.text import read_lines
+    from dragoman.formats.tsv import read_parallel_lines
 
     if args.reverse is None and args.right_to_left is None:
         raise usage_error("give --reverse BUNDLE, or --right-to-left BUNDLE, or both")

@@ -97,7 +97,7 @@ def align(args: AlignOptions) -> None:
               dragoman align train.en train.de --dictionary -o dictionary.tsv
     """
     from dragoman.formats.pharaoh import format_pharaoh
-    from dragoman.formats.text import read_parallel_lines
+    from dragoman.formats.tsv import read_parallel_lines
     from dragoman.word_aligner import build_dictionary
 
     check_output_paths(args.output, overwrite=args.overwrite, input_paths=[args.source, args.target, args.gold, args.bundle])

@@ -50,7 +50,8 @@ def calibrate(bundle: Path, source: Path, reference: Path | None, max_sentences:
     """
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
     from dragoman.errors import DataError
-    from dragoman.formats.text import read_lines, read_parallel_lines
+    from dragoman.formats.text import read_lines
+    from dragoman.formats.tsv import read_parallel_lines
 
     sources, references = list(read_lines(source)), None
     if reference is not None:

@@ -72,7 +72,7 @@ def shortlist(
     from dragoman.bundle import load_bundle
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
     from dragoman.errors import BundleError
-    from dragoman.formats.text import read_parallel_lines
+    from dragoman.formats.tsv import read_parallel_lines
     from dragoman.inference.backends.trained_model import TrainedModel
     from dragoman.inference.forced_decoder import build_forced_decoder
     from dragoman.inference.lexical_shortlist import build_shortlist
