@@ -6,8 +6,8 @@ import gettext
 
 import pytest
 
-from dragoman.documents.plural_expression import NUM_TRIED, find_form_numbers
 from dragoman.documents.plural_forms import _SAMPLES, get_number, insert_number, list_missing_categories, remove_ordinal_ends
+from dragoman.documents.plural_rules import NUM_TRIED, find_form_numbers
 
 EXPRESSIONS = [
     "n != 1",

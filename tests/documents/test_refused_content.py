@@ -14,8 +14,7 @@ from dragoman.documents.properties import parse_properties, parse_strings
 from dragoman.documents.qt_ts import parse_qt_ts
 from dragoman.documents.resx import parse_resx
 from dragoman.documents.stringsdict import parse_stringsdict
-from dragoman.documents.substation import parse_ass
-from dragoman.documents.subtitles import parse_srt, parse_vtt
+from dragoman.documents.subtitles import parse_ass, parse_srt, parse_vtt
 from dragoman.documents.tmx_document import parse_tmx
 from dragoman.documents.xcstrings import parse_xcstrings
 from dragoman.documents.xliff_document import parse_xliff

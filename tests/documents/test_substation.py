@@ -12,7 +12,7 @@ from document_checks import check_laws, translate_content
 from test_subtitles import SRT, VTT
 
 from dragoman.documents.document import UnitTranslation, write_document
-from dragoman.documents.substation import parse_ass
+from dragoman.documents.subtitles import parse_ass
 
 FILE = r"""[Script Info]
 ; A comment

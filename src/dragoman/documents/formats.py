@@ -30,7 +30,7 @@ _PARSERS = {
         ".mdx": ("markdown", "parse_mdx"),
         ".srt": ("subtitles", "parse_srt"),
         ".vtt": ("subtitles", "parse_vtt"),
-        ".ass .ssa": ("substation", "parse_ass"),
+        ".ass .ssa": ("subtitles", "parse_ass"),
         ".json .arb": ("json_file", "parse"),
         ".json5": ("json_file", "parse_json5"),
         ".yaml .yml": ("yaml_file", "parse"),

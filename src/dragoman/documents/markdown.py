@@ -24,9 +24,9 @@ from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.front_matter import LANGUAGE_KEY, FrontText, read_front_matter
 from dragoman.documents.heading_anchors import find_linked, list_anchors
 from dragoman.documents.html_file import read_fragment
-from dragoman.documents.line_wrapping import GLUED, MIN_WRAP_WIDTH, glue, wrap_pieces
 from dragoman.documents.markdown_dialects import add_dialects, divide_elements
 from dragoman.documents.markdown_titles import COMPONENT, Title, assemble, read_attributes, read_definition, read_title
+from dragoman.documents.marked_text import GLUED, MIN_WRAP_WIDTH, glue, wrap_pieces
 from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.text.inline_codes import parse_markup

@@ -11,7 +11,6 @@ from typing import Literal, Protocol
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText
-from dragoman.documents.line_wrapping import GLUED, MIN_WRAP_WIDTH, glue, wrap_pieces
 from dragoman.documents.reading import check_codes, check_text, check_texts
 
 Span = tuple[int, int]
@@ -19,6 +18,12 @@ MAX_DEPTH = 40
 """Depth of blocks in blocks."""
 _TAGS = {"start": "<g{}>", "point": "<x{}/>", "br": "<br{}/>"}
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
+MIN_WRAP_WIDTH = 40
+"""Fewest columns of a paragraph in several lines that is written in lines again."""
+_BREAK = re.compile(r"(?<![ \\]) (?=[^\W\d_])")
+"""Space at which a line can end: no block begins with a letter, and a backslash before a line break is a break, too."""
+GLUED = "\0"
+"""Sign before a code that removes the space before it, which only the model reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +198,46 @@ def get_width(text: str) -> int:
     return sum(
         0 if unicodedata.combining(character) else 1 + (unicodedata.east_asian_width(character) in "WF") for character in text
     )
+
+
+def wrap_pieces(pieces: Sequence[str], width: int, separator: str) -> str:
+    """Return texts and codes in turn as one text in lines of a width.
+
+    width: columns of the longest line, or 0 for a text in one line
+    separator: line break, and what stands before each line but the first
+    """
+    words: list[list[str]] = [[]]
+    for index, piece in enumerate(pieces):
+        if index % 2:
+            words[-1].append(piece.replace("\n", separator))
+            continue
+        first, *rest = _BREAK.split(piece) if width else [piece]
+        words[-1].append(first)
+        words += ([word] for word in rest)
+    return separator.join(_wrap(["".join(word) for word in words], width, len(separator.rpartition("\n")[2])))
+
+
+def _wrap(words: Sequence[str], width: int, indent: int) -> list[str]:
+    """Return words in lines. A word may have line breaks."""
+    lines: list[list[str]] = []
+    column = 0  # behind the last line
+    for word in words:
+        first, *rest = word.split("\n")
+        if lines and column + 1 + len(first) <= width:
+            lines[-1].append(word)
+            column += 1 + len(first)
+        else:
+            lines.append([word])
+            column = indent + len(first)
+        column = len(rest[-1]) if rest else column
+    return [" ".join(line) for line in lines]
+
+
+def glue(pieces: Sequence[str]) -> list[str]:
+    """Return texts and codes in turn as the file gets them: without the spaces that only the model reads."""
+    output = list(pieces)
+    for number in range(1, len(output), 2):
+        if output[number].startswith(GLUED):
+            output[number] = output[number][1:]
+            output[number - 1] = output[number - 1].rstrip(" ")
+    return output

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dragoman.documents.plural_expression import find_form_numbers
-from dragoman.documents.plural_rules import get_plural_rule
+from dragoman.documents.plural_rules import find_form_numbers, get_plural_rule
 from dragoman.languages import get_language
 from dragoman.text.placeholders import find_placeholders
 

@@ -16,8 +16,7 @@ from itertools import groupby
 
 from dragoman.documents.document import Document, Edit, Remark, Remarks, Unit, UnitState, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
-from dragoman.documents.plural_expression import find_form_numbers
-from dragoman.documents.plural_rules import get_plural_rule
+from dragoman.documents.plural_rules import find_form_numbers, get_plural_rule
 from dragoman.documents.reading import check_text, check_texts
 from dragoman.errors import DataError
 from dragoman.formats.po import ESCAPES, HEAD_BYTES, PoComments, PoEntry, Span, find_charset, read_entries

@@ -3,28 +3,22 @@
 A target that does not exist is put behind its source. The state of a translation is written as Okapi, OmegaT and Weblate read
 it. A unit of XLIFF 1.2 gets a note with the checks that fail and the similarity of a match; in XLIFF 2 they are in `subState`.
 There, a match of a similar text also stands in the module for matches, with the text and its translation.
+
+In SDLXLIFF, the XLIFF 1.2 of Trados Studio, each `mrk` of `seg-source` is a text with a state of its own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
 from dragoman.documents.document import Document, Edit, Remark, Remarks, Unit, UnitState, UnitTranslation, list_all_units
 from dragoman.documents.reading import check_parts
-from dragoman.documents.sdl_segments import (
-    add_targets,
-    find_definitions,
-    is_partly_translated,
-    list_marks,
-    read_state,
-    write_mark,
-    write_state,
-)
-from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, escape_xml, set_attribute
+from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, escape_xml, get_tag_name, set_attribute
 from dragoman.documents.xml_units import (
     Code,
     Piece,
@@ -81,7 +75,7 @@ def parse_xliff(content: bytes) -> Document:
     divided: set[int] = set()
 
     def is_divided(number: int, element: XmlElement) -> bool:
-        if is_partly_translated(element):
+        if _is_partly_translated(element):
             divided.add(number)
         return number in divided
 
@@ -105,7 +99,7 @@ def _parse(content: bytes, is_divided: Callable[[int, XmlElement], bool]) -> Doc
 
     def add(number: int, units: UnitList, element: XmlElement) -> None:
         add_units = _add_segments if element.name != "trans-unit" else _add_trans_unit
-        if find_definitions(element) is not None or is_divided(number, element):
+        if _find_definitions(element) is not None or is_divided(number, element):
             add_units = _add_marked_segments
         add_units(source, _get_file_name(files), units, element)
         languages = _get_languages(files[-1]) if files else ("", "")
@@ -122,8 +116,8 @@ def _parse(content: bytes, is_divided: Callable[[int, XmlElement], bool]) -> Doc
         if element.name == "unit":
             place = source.get_place(element)
             segments |= {unit.id: (place, number) for number, unit in enumerate(units.units[num_before:])}
-        elif find_definitions(element) is not None and element.find("target") is None:
-            place, marks = source.get_place(element), list_marks(element.find("seg-source"))
+        elif _find_definitions(element) is not None and element.find("target") is None:
+            place, marks = source.get_place(element), _list_marks(element.find("seg-source"))
             for unit, (number, mark) in zip(units.units[num_before:], marks.items(), strict=True):
                 without_target[unit.id] = place, number, name_codes(_read(source, mark))
     root = source.root
@@ -142,7 +136,7 @@ def _parse(content: bytes, is_divided: Callable[[int, XmlElement], bool]) -> Doc
             if not is_mixed or not holder.attributes.get(name)
             for edit in _edit_language(source, holder, name, language)
         ]
-        return [*edits, *_write_matches(source, segments, translations), *add_targets(source, without_target, translations)]
+        return [*edits, *_write_matches(source, segments, translations), *_add_targets(source, without_target, translations)]
 
     return units.make_document(
         content, "xliff", source_language=languages[0], target_language=languages[1], make_document_edits=edit_file
@@ -203,29 +197,29 @@ def _add_trans_unit(source: XmlSource, file_name: str, units: UnitList, element:
 def _add_marked_segments(source: XmlSource, file_name: str, units: UnitList, element: XmlElement) -> None:
     """Add the segments of a unit of Trados Studio, or of one with empty and other segments.
 
-    A segment that a target lacks stays; `add_targets` adds a missing target.
+    A segment that a target lacks stays; `_add_targets` adds a missing target.
     """
-    target, definitions = element.find("target"), find_definitions(element)
-    targets = list_marks(target)
+    target, definitions = element.find("target"), _find_definitions(element)
+    targets = _list_marks(target)
     first_empty = next((mark for mark in targets.values() if not mark.text.strip()), None)
     states = {} if definitions is None else {child.attributes.get("id", ""): child for child in definitions.children}
-    for number, mark in list_marks(element.find("seg-source")).items():
+    for number, mark in _list_marks(element.find("seg-source")).items():
         if target is not None and number not in targets:
             continue
         place = _XliffPlace(element, mark, targets.get(number), name_codes(_read(source, mark)))
         segment = states.get(number)
-        state = _get_state_1(element, target) if definitions is None else read_state(segment)
+        state = _get_state_1(element, target) if definitions is None else _read_segment_state(segment)
         unit = _make_unit(
             source, place, name=f"{file_name}{element.attributes.get('id', '')}/{number}", state=state, context=""
         )
 
         def write(translation: UnitTranslation, place: _XliffPlace = place, segment: XmlElement | None = segment) -> list[Edit]:
-            edits = write_state(source, segment, translation)
+            edits = _write_segment_state(source, segment, translation)
             if definitions is None and target is not None and place.target is first_empty:
                 edits = source.edit_tag(target, set_attributes(source.get_tag(target), _STATES_1[translation.state]))
             if place.target is None:
                 return edits
-            markup = write_mark(source, place.target, place.text, translation.text)
+            markup = _write_mark(source, place.target, place.text, translation.text)
             return [*edits, source.edit(place.target.start, place.target.end, markup)]
 
         units.add(unit, write, partial(_list_state, source, segment, place.target))
@@ -426,3 +420,91 @@ def _edit_matches(source: XmlSource, unit: XmlElement, matches: list[str], segme
     prefix = source.get_prefix(container)
     markup = re.sub("(</?)mtc:", rf"\1{prefix}", markup)
     return [*edits, source.edit(container.content_end, container.content_end, markup)] if markup else edits
+
+
+def _find_definitions(unit: XmlElement) -> XmlElement | None:
+    """Return the element with the states of the segments of a `trans-unit`; None without segments."""
+    if unit.find("seg-source") is None:
+        return None
+    return next((child for child in unit.children if child.name == "seg-defs" and "sdl.com" in child.namespace), None)
+
+
+def _list_marks(element: XmlElement | None) -> dict[str, XmlElement]:
+    """Return the segments of `seg-source` or `target` by their number. None is inside another one.
+
+    Equal and missing numbers are counted, so that source and target agree: `1`, `1#2`.
+    """
+    marks: dict[str, XmlElement] = {}
+    counts: Counter[str] = Counter()
+    waiting = [element] if element is not None else []
+    while waiting:
+        inner = waiting.pop()
+        if inner.attributes.get("mtype") == "seg":
+            number = inner.attributes.get("mid", "")
+            counts[number] += 1
+            marks[number if counts[number] == 1 else f"{number}#{counts[number]}"] = inner
+        else:
+            waiting += reversed(list(inner.children))
+    return marks
+
+
+def _is_partly_translated(unit: XmlElement) -> bool:
+    """Return whether the target of a `trans-unit` has a segment with text and an empty one whose source has text."""
+    sources, targets = _list_marks(unit.find("seg-source")), _list_marks(unit.find("target"))
+    texts = {bool(mark.text.strip()) for number, mark in targets.items() if number in sources and sources[number].text.strip()}
+    return len(texts) == 2
+
+
+def _read_segment_state(segment: XmlElement | None) -> UnitState:
+    """Return the state of a translation by the element with the state of its segment, which may be missing."""
+    if segment is not None and segment.attributes.get("locked", "").lower() == "true":
+        return "locked"
+    confirmation = "" if segment is None else segment.attributes.get("conf", "")
+    return "translated" if confirmation.startswith(("Translated", "Approved")) else "fuzzy"
+
+
+def _write_segment_state(source: XmlSource, segment: XmlElement | None, translation: UnitTranslation) -> list[Edit]:
+    """Return the edit that states where a translation comes from, and that it is a draft or good."""
+    if segment is None:
+        return []
+    match = translation.match
+    attributes = {
+        "conf": "Translated" if translation.state == "translated" else "Draft",
+        "origin": "mt" if match is None else "tm",
+        "percent": "" if match is None else str(match.percent),
+        "text-match": "",
+    }
+    return source.edit_tag(segment, set_attributes(source.get_tag(segment), attributes))
+
+
+def _write_mark(source: XmlSource, mark: XmlElement, text: TaggedText, translation: str) -> str:
+    """Return a segment with a translation. mark: the segment whose tag is written"""
+    tag = source.get_start_tag(mark)
+    markup = text.write(translation) if text.codes else write_content(mark, translation)
+    return f"{tag}{markup}</{get_tag_name(tag)}>"
+
+
+def _add_targets(
+    source: XmlSource,
+    places: Mapping[str, tuple[XmlPlace, str, TaggedText]],
+    translations: Mapping[str, UnitTranslation],
+) -> Iterator[Edit]:
+    """Yield the edits that add a target to each `trans-unit` without one: its source with the translated segments.
+
+    places: for the id of each text, the place of its `trans-unit`, its number in it, and its text
+    """
+    translated = (name for name in places if name in translations)
+    for place, names in groupby(translated, lambda name: places[name][0]):
+        unit = source.read_element(place)
+        segmented = unit.find("seg-source")
+        assert segmented is not None  # the reader found it
+        texts = {places[name][1]: (places[name][2], translations[name].text) for name in names}
+        markup, position = "", segmented.content_start
+        for number, mark in _list_marks(segmented).items():
+            text, translation = texts.get(number, (TaggedText(""), ""))
+            markup += source.get_markup(position, mark.start) + _write_mark(source, mark, text, translation)
+            position = mark.end
+        markup += source.get_markup(position, segmented.content_end)
+        name = f"{source.get_prefix(segmented)}target"
+        indent = get_indent(source, segmented)
+        yield source.edit(segmented.end, segmented.end, f"{indent}<{name}>{markup}</{name}>")
