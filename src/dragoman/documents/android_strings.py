@@ -18,7 +18,6 @@ from dragoman.documents.xml_units import (
     Piece,
     UnitList,
     find_values,
-    get_indent,
     make_break,
     make_pair,
     make_point,
@@ -87,7 +86,7 @@ def _add_items(source: XmlSource, plurals: XmlElement, language: str) -> list[Ed
     if other is None or other.is_empty_tag or not missing:
         return []
     tag, rest = source.get_tag(other), source.get_markup(other.content_start, other.end)
-    indent = get_indent(source, other)
+    indent = source.get_indent(other)
     added = "".join(f"{set_attribute(tag, 'quantity', category)}{rest}{indent}" for category in missing)
     return [source.edit(other.start, other.start, added)]
 

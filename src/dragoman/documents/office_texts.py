@@ -10,7 +10,7 @@ from dragoman.documents.document import Edit, Unit, UnitTranslation
 from dragoman.documents.office_languages import CORE_TYPE
 from dragoman.documents.office_package import list_parts
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, find_attribute
-from dragoman.documents.xml_units import UnitList, write_element_content
+from dragoman.documents.xml_units import UnitList, write_text
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.text.no_language import is_data
 
@@ -73,7 +73,7 @@ def add_element(units: UnitList, source: XmlSource, element: XmlElement, unit_id
     """Add the text of an element, if it holds nothing else."""
     if element.text.strip() and not any(element.children):
         unit = Unit(unit_id, element.text, context=element.name, keep_line_breaks=False)
-        units.add(unit, lambda translation: write_element_content(source, element, translation.text))
+        units.add(unit, partial(write_text, source, element))
 
 
 def add_properties(units: UnitList, members: ZipMembers) -> None:

@@ -16,12 +16,8 @@ from dragoman.documents.xml_units import (
     Piece,
     TaggedText,
     UnitList,
-    get_indented_start,
     make_point,
-    make_remark,
     name_codes,
-    read_attribute,
-    read_indented,
     read_parts,
     write_element,
 )
@@ -121,11 +117,11 @@ def _add_message(source: XmlSource, context: str, numbers: Sequence[str], units:
 def _list_remarks(source: XmlSource, message: XmlElement, target: XmlElement | None) -> Remarks:
     """Return the comment of the translator, and the state."""
     comment = message.find("translatorcomment")
-    place = message.content_end if target is None else get_indented_start(source, target)
-    note = make_remark(source, place, place) if comment is None else read_indented(source, comment)
-    remarks = {("note", ""): note, ("target", ""): make_remark(source, place, place)}
+    place = message.content_end if target is None else source.get_indented_start(target)
+    note = source.read_remark(place, place) if comment is None else source.read_indented(comment)
+    remarks = {("note", ""): note, ("target", ""): source.read_remark(place, place)}
     if target is not None:
-        remarks |= {("target", ""): read_indented(source, target), ("state", ""): read_attribute(source, target, "type")}
+        remarks |= {("target", ""): source.read_indented(target), ("state", ""): source.read_attribute(target, "type")}
     return remarks
 
 
@@ -147,7 +143,7 @@ def _write_form(
     name = "numerusform" if is_numerus else "translation"
     attributes = {} if is_numerus else {"type": "" if translation.state == "translated" else "unfinished"}
     markup, place = text.write(translation.text), message.content_end
-    return [*edits, write_element(source, form, name, attributes, markup, place, "")]
+    return [*edits, write_element(source, form, name, attributes, markup, place)]
 
 
 def _write_state(source: XmlSource, message: XmlElement, translation: UnitTranslation) -> list[Edit]:

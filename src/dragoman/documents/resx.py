@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from locale import windows_locale
 
-from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit, UnitState
 from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource
-from dragoman.documents.xml_units import TaggedText, UnitList, find_values, write_element_content
+from dragoman.documents.xml_units import UnitList, find_values, write_text
 from dragoman.text.inline_rules import InlineRules
 
 # Quotes of one kind hold none of the other between single ones, so that no text is read from many starts to its end.
@@ -56,15 +56,9 @@ def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:
     comment = element.find("comment")
     note = comment.text if comment is not None else ""
     rules = _read_rules(note)
-    text = TaggedText(value.text)
-
-    def write(translation: UnitTranslation) -> list[Edit]:
-        return write_element_content(source, value, translation.text)
-
     unit = Unit(
         name,
-        text.text,
-        text.markup,
+        value.text,
         state=rules.state,
         locked_languages=rules.locked_languages,
         context=note or name,
@@ -72,7 +66,7 @@ def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:
         rules=InlineRules(kept=rules.kept),
         key=name,
     )
-    units.add(unit, write)
+    units.add(unit, partial(write_text, source, value))
 
 
 def _has_codes(source: XmlSource, value: XmlElement) -> bool:

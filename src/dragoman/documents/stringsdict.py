@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit
 from dragoman.documents.plural_forms import CATEGORIES, list_missing_categories
 from dragoman.documents.reading import MAX_CONTEXT
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml
-from dragoman.documents.xml_units import UnitList, get_indent, write_element_content
+from dragoman.documents.xml_units import UnitList, write_text
 from dragoman.errors import DataError
 
 _FORMAT_KEY = "NSStringLocalizedFormatKey"
@@ -48,7 +48,7 @@ def parse_stringsdict(content: bytes) -> Document:
         if is_form or (name == _FORMAT_KEY and any(map(str.isalpha, _VARIABLE.sub("", value.text)))):
             key = ".".join(value.path if is_form else parents)[:MAX_CONTEXT]
             unit = Unit(key, value.text, context=key, key=key, plural_form=name if is_plural else "")
-            units.add(unit, partial(_write, source, value.element))
+            units.add(unit, partial(write_text, source, value.element))
 
     def make_plural_edits(language: str) -> Sequence[Edit]:
         """Return the edits that add the missing forms before the key of `other`."""
@@ -67,10 +67,6 @@ def parse_stringsdict(content: bytes) -> Document:
     return units.make_document(content, "stringsdict", make_plural_edits=make_plural_edits)
 
 
-def _write(source: XmlSource, element: XmlElement, translation: UnitTranslation) -> list[Edit]:
-    return write_element_content(source, element, translation.text)
-
-
 def _list_values(source: XmlSource, element: XmlElement, path: tuple[str, ...]) -> Iterator[_Value]:
     """Yield the texts of a dictionary and of those in it, four deep at most, which is what the format has."""
     key: XmlElement | None = None
@@ -80,7 +76,7 @@ def _list_values(source: XmlSource, element: XmlElement, path: tuple[str, ...]) 
         elif key is not None:
             own_path = (*path, key.text)
             if child.name == "string":
-                yield _Value(own_path, key.start, get_indent(source, key), child, child.text)
+                yield _Value(own_path, key.start, source.get_indent(key), child, child.text)
             elif child.name == "dict" and len(path) < 4:
                 yield from _list_values(source, child, own_path)
             key = None

@@ -71,7 +71,7 @@ class SubtitleLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Cue:
+class _Cue:
     """Text of a cue of a subtitle file.
 
     start, end: its characters in the file
@@ -99,8 +99,8 @@ class Cue:
 
 def parse_srt(content: bytes) -> Document:
     """Return the document of a SubRip file. Raises DataError for a file that is not one."""
-    text = decode_subtitles(content)
-    return parse_cues(text, "srt", _read_cues(text.text, is_vtt=False))
+    text = _decode_subtitles(content)
+    return _parse_cues(text, "srt", _read_cues(text.text, is_vtt=False))
 
 
 def parse_vtt(content: bytes) -> Document:
@@ -108,10 +108,10 @@ def parse_vtt(content: bytes) -> Document:
     text = decode(content)
     if not re.match(r"WEBVTT(?:[ \t\n\r]|$)", text.text):
         raise DataError("the file does not begin with WEBVTT, so it is no WebVTT file", code="invalid-format")
-    return parse_cues(text, "vtt", _read_cues(text.text, is_vtt=True))
+    return _parse_cues(text, "vtt", _read_cues(text.text, is_vtt=True))
 
 
-def decode_subtitles(content: bytes) -> EncodedText:
+def _decode_subtitles(content: bytes) -> EncodedText:
     """Return the text of a subtitle file, which is in Windows-1252 if it is not in UTF-8.
 
     Raises DataError if so many characters are not in ASCII that the encoding must be another one.
@@ -128,14 +128,14 @@ def decode_subtitles(content: bytes) -> EncodedText:
         return text
 
 
-def parse_cues(text: EncodedText, name: str, found_cues: Iterable[Cue]) -> Document:
+def _parse_cues(text: EncodedText, name: str, found_cues: Iterable[_Cue]) -> Document:
     """Return the document of cues.
 
     name: name of the format: "srt", "vtt", or "ass", in which the text of a cue is one line
     """
     is_escaped, is_one_line = name == "vtt", name == "ass"
     units: list[Unit] = []
-    cues: dict[str, Cue] = {}
+    cues: dict[str, _Cue] = {}
     texts: dict[str, CueText] = {}
     for cue in found_cues:
         raw = text.text[cue.start : cue.end]
@@ -174,7 +174,7 @@ def parse_cues(text: EncodedText, name: str, found_cues: Iterable[Cue]) -> Docum
 
     def convert() -> Document:
         """Return the document in UTF-8, for characters that Windows-1252 lacks."""
-        return parse_cues(decode(text.content.decode(text.encoding).encode()), name, tuple(cues.values()))
+        return _parse_cues(decode(text.content.decode(text.encoding).encode()), name, tuple(cues.values()))
 
     def find_values() -> dict[str, Edit]:
         spans = dict.fromkeys(cue.time_span for cue in cues.values() if any(cue.time_span))
@@ -196,7 +196,7 @@ def parse_cues(text: EncodedText, name: str, found_cues: Iterable[Cue]) -> Docum
     )
 
 
-def _read_cues(text: str, *, is_vtt: bool) -> Iterator[Cue]:
+def _read_cues(text: str, *, is_vtt: bool) -> Iterator[_Cue]:
     """Yield the texts of the cues with their place, without the tags and positions around them."""
     lines = split_lines(text)
     blanks = "\r\n" if is_vtt else None  # a line with a space is blank in SubRip alone
@@ -224,7 +224,7 @@ def _read_cues(text: str, *, is_vtt: bool) -> Iterator[Cue]:
         groups = times.groups()
         is_timed = STAMP.search(text, start, position) is not None
         for first, last, is_dialogue in split_cue(text, start, position):
-            yield Cue(first, last, to_seconds(groups[:4]), to_seconds(groups[4:]), is_dialogue, is_timed, "", time_span)
+            yield _Cue(first, last, _to_seconds(groups[:4]), _to_seconds(groups[4:]), is_dialogue, is_timed, "", time_span)
 
 
 def _is_metadata(text: str) -> bool:
@@ -243,13 +243,13 @@ def _begins_cue(lines: Sequence[str], number: int) -> bool:
     return bool(_NUMBER.fullmatch(lines[number]) and _TIMES.fullmatch(following))
 
 
-def to_seconds(groups: Sequence[str | None]) -> float:
+def _to_seconds(groups: Sequence[str | None]) -> float:
     """Return the seconds of a time, given as hours, minutes, seconds and the digits behind the point."""
     hours, minutes, seconds, fraction = groups
     return 3600 * int(hours or 0) + 60 * int(minutes or 0) + int(seconds or 0) + float(f"0.{fraction}")
 
 
-def _group_cues(units: Sequence[Unit], cues: dict[str, Cue]) -> Iterator[tuple[str, ...]]:
+def _group_cues(units: Sequence[Unit], cues: dict[str, _Cue]) -> Iterator[tuple[str, ...]]:
     """Yield the ids of cues that share a sentence: each but the last ends within one, and the pauses are short."""
     group: list[str] = []
     sources: set[str] = set()
@@ -318,13 +318,13 @@ def _split_words(text: str) -> list[str]:
 
 def parse_ass(content: bytes) -> Document:
     """Return the document of an ASS or SSA file. Raises DataError for a file that is not one."""
-    text = decode_subtitles(content)
+    text = _decode_subtitles(content)
     if "[events]" not in text.text.lower():
         raise DataError("the file has no section [Events], so it is no file of SubStation", code="invalid-format")
-    return parse_cues(text, "ass", _read_events(text.text))
+    return _parse_cues(text, "ass", _read_events(text.text))
 
 
-def _read_events(text: str) -> Iterator[Cue]:
+def _read_events(text: str) -> Iterator[_Cue]:
     """Yield the texts of the dialogue events with their place."""
     section, columns = "", dict[str, int]()
     position = 0
@@ -345,7 +345,7 @@ def _read_events(text: str) -> Iterator[Cue]:
             times = [_EVENT_TIME.fullmatch(fields[columns[name]]) for name in ("start", "end") if len(fields) == len(columns)]
             if len(times) != 2 or times[0] is None or times[1] is None:
                 raise make_line_error(text, start, "is no event with the columns of the format")
-            begins_at, ends_at = to_seconds(times[0].groups()), to_seconds(times[1].groups())
+            begins_at, ends_at = _to_seconds(times[0].groups()), _to_seconds(times[1].groups())
             track = fields[columns["style"]] if "style" in columns else ""
             end = start + len(body)
             first_column, num_columns = columns["start"], columns["end"] + 1 - columns["start"]
@@ -356,7 +356,7 @@ def _read_events(text: str) -> Iterator[Cue]:
             check_codes(sum(fields[-1].count(mark) for mark in "<{"))
             for shown_start, shown_end in _find_shown(text, end - len(fields[-1]), end):
                 for first, last, is_dialogue in split_cue(text, shown_start, shown_end):
-                    yield Cue(first, last, begins_at, ends_at, is_dialogue, is_timed=False, track=track, time_span=time_span)
+                    yield _Cue(first, last, begins_at, ends_at, is_dialogue, is_timed=False, track=track, time_span=time_span)
 
 
 def _find_shown(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

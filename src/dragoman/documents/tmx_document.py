@@ -17,14 +17,9 @@ from dragoman.documents.xml_units import (
     Piece,
     TaggedText,
     UnitList,
-    get_indent,
     make_pair,
     make_point,
-    make_remark,
     name_codes,
-    read_attribute,
-    read_indented,
-    read_notes,
     read_parts,
     set_attributes,
 )
@@ -105,12 +100,12 @@ def _add_units(
 def _list_remarks(source: XmlSource, element: XmlElement, place: _TmxPlace) -> Remarks:
     """Return the notes and dates of a unit and of its translation."""
     notes = [child for child in element.children if child.name in ("note", "prop")]
-    remarks = read_notes(source, notes, notes[-1].end if notes else element.content_start)
-    remarks |= {(f"state {name}", ""): read_attribute(source, element, name) for name in ("changedate", "changeid")}
+    remarks = source.read_notes(notes, notes[-1].end if notes else element.content_start)
+    remarks |= {(f"state {name}", ""): source.read_attribute(element, name) for name in ("changedate", "changeid")}
     target, end = place.target, place.source.end
-    remarks["target", ""] = make_remark(source, end, end) if target is None else read_indented(source, target)
+    remarks["target", ""] = source.read_remark(end, end) if target is None else source.read_indented(target)
     if target is not None and (segment := target.find("seg")) is not None:
-        remarks["state", ""] = make_remark(source, target.start, segment.start)
+        remarks["state", ""] = source.read_remark(target.start, segment.start)
     return remarks
 
 
@@ -149,7 +144,7 @@ def _write(source: XmlSource, place: _TmxPlace, language: str, translation: Unit
             raise DataError("the TMX file names no target language; state it", code="unsupported-language")
         tag = set_attributes("<tuv>", {"xml:lang": language, "creationid": machine})
         end = place.source.end
-        return [source.edit(end, end, f"{get_indent(source, place.source)}{tag}{segment}</tuv>")]
+        return [source.edit(end, end, f"{source.get_indent(place.source)}{tag}{segment}</tuv>")]
     is_machine = target.attributes.get("creationid") == _MACHINE
     tag = source.get_start_tag(target)
     tag = set_attribute(tag, "creationid", machine) if machine or is_machine else tag

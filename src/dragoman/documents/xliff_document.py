@@ -24,16 +24,10 @@ from dragoman.documents.xml_units import (
     Piece,
     TaggedText,
     UnitList,
-    get_indent,
-    get_indented_start,
     make_break,
     make_pair,
     make_point,
-    make_remark,
     name_codes,
-    read_attribute,
-    read_indented,
-    read_notes,
     read_parts,
     set_attributes,
     write_content,
@@ -186,9 +180,9 @@ def _add_trans_unit(source: XmlSource, file_name: str, units: UnitList, element:
     def list_remarks() -> Remarks:
         notes = [note for note in element.find_all("note") if note.attributes.get("from") != "developer"]
         last = max(child.end for child in (*notes, target or chosen))
-        remarks = {**read_notes(source, notes, last), ("state of unit", ""): read_attribute(source, element, "approved")}
+        remarks = {**source.read_notes(notes, last), ("state of unit", ""): source.read_attribute(element, "approved")}
         if target is not None:
-            remarks["state", ""] = make_remark(source, target.start, target.content_start)
+            remarks["state", ""] = source.read_remark(target.start, target.content_start)
         return {**remarks, ("target", ""): _read_target(source, chosen, target)}
 
     units.add(unit, lambda translation: _write_trans_unit(source, place, translation), list_remarks)
@@ -227,8 +221,8 @@ def _add_marked_segments(source: XmlSource, file_name: str, units: UnitList, ele
 
 def _list_state(source: XmlSource, segment: XmlElement | None, target: XmlElement | None) -> Remarks:
     """Return the tag with the state of a segment of Trados Studio, and its translation."""
-    remarks = {} if segment is None else {("state", ""): make_remark(source, segment.start, segment.content_start)}
-    return remarks if target is None else {**remarks, ("target", ""): make_remark(source, target.start, target.end)}
+    remarks = {} if segment is None else {("state", ""): source.read_remark(segment.start, segment.content_start)}
+    return remarks if target is None else {**remarks, ("target", ""): source.read_remark(target.start, target.end)}
 
 
 def _get_state_1(element: XmlElement, target: XmlElement | None) -> UnitState:
@@ -268,21 +262,21 @@ def _add_segments(source: XmlSource, file_name: str, units: UnitList, element: X
 
 def _read_target(source: XmlSource, original: XmlElement, target: XmlElement | None) -> Remark:
     """Return a translation as a remark, or its place behind its source."""
-    return make_remark(source, original.end, original.end) if target is None else read_indented(source, target)
+    return source.read_remark(original.end, original.end) if target is None else source.read_indented(target)
 
 
 def _list_remarks_2(source: XmlSource, unit: XmlElement, segment: XmlElement) -> Remarks:
     """Return the state of a segment of XLIFF 2, and the notes of its unit."""
-    remarks = {(f"state {name}", ""): read_attribute(source, segment, name) for name in ("state", "subState")}
+    remarks = {(f"state {name}", ""): source.read_attribute(segment, name) for name in ("state", "subState")}
     if (original := segment.find("source")) is not None:
         remarks["target", ""] = _read_target(source, original, segment.find("target"))
     if (notes := unit.find("notes")) is not None:
         all_notes = notes.find_all("note")
-        remarks |= read_notes(source, all_notes, all_notes[-1].end if all_notes else notes.content_end)
-        return {**remarks, ("notes", source.get_markup(notes.start, notes.end)): read_indented(source, notes)}
+        remarks |= source.read_notes(all_notes, all_notes[-1].end if all_notes else notes.content_end)
+        return {**remarks, ("notes", source.get_markup(notes.start, notes.end)): source.read_indented(notes)}
     first = next(child for child in unit.children if child.name in ("originalData", "segment", "ignorable"))
-    place = get_indented_start(source, first)
-    return {**remarks, ("notes", ""): make_remark(source, place, place)}
+    place = source.get_indented_start(first)
+    return {**remarks, ("notes", ""): source.read_remark(place, place)}
 
 
 def _make_unit(
@@ -329,7 +323,7 @@ def _write_target(source: XmlSource, place: _XliffPlace, translation: UnitTransl
         attributes = {"xml:space": "preserve", **attributes}
     name, text = f"{source.get_prefix(place.source)}target", translation.text
     markup = place.text.write(text) if place.text.codes else write_content(place.source, text)
-    return write_element(source, place.target, name, attributes, markup, place.source.end, get_indent(source, place.source))
+    return write_element(source, place.target, name, attributes, markup, place.source.end, source.get_indent(place.source))
 
 
 def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTranslation) -> list[Edit]:
@@ -345,10 +339,10 @@ def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTr
     if old_notes:
         start = old_notes[0].start
         if not new_note:
-            start -= len(source.encode(get_indent(source, old_notes[0])))
+            start -= len(source.encode(source.get_indent(old_notes[0])))
         edits.append(source.edit(start, old_notes[0].end, new_note))
     elif new_note:
-        indent = get_indent(source, place.source)
+        indent = source.get_indent(place.source)
         end = (place.target or place.source).end
         edits.append(source.edit(end, end, indent + new_note))
     return edits
@@ -506,5 +500,5 @@ def _add_targets(
             position = mark.end
         markup += source.get_markup(position, segmented.content_end)
         name = f"{source.get_prefix(segmented)}target"
-        indent = get_indent(source, segmented)
+        indent = source.get_indent(segmented)
         yield source.edit(segmented.end, segmented.end, f"{indent}<{name}>{markup}</{name}>")

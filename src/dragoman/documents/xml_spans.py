@@ -9,12 +9,12 @@ from __future__ import annotations
 import codecs
 import html
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from xml.parsers import expat
 
-from dragoman.documents.document import Edit, Sliceable
+from dragoman.documents.document import Edit, Remark, Sliceable
 from dragoman.documents.encoded_text import check_encoding
 from dragoman.documents.reading import MAX_PARTS, TEXT_ELEMENTS, check_elements, check_goes_on, check_parts
 from dragoman.errors import DataError
@@ -210,6 +210,46 @@ class XmlSource:
     def edit_tag(self, element: XmlElement, tag: str) -> list[Edit]:
         """Return the edit that gives an element another start tag; none if it has this one."""
         return [] if tag == self.get_tag(element) else [self.edit(element.start, element.content_start, tag)]
+
+    def get_indent(self, element: XmlElement) -> str:
+        """Return the line break and the spaces before an element, or nothing if other text is there."""
+        start = element.start
+        for part in element.parent.parts if element.parent else []:
+            if part is element:
+                break
+            if not isinstance(part, XmlText):
+                start = element.start
+            elif start == element.start:
+                start = part.start
+        before = self.get_markup(start, element.start)
+        return before[before.rfind("\n") :] if "\n" in before and not before.strip() else ""
+
+    def get_indented_start(self, element: XmlElement) -> int:
+        """Return the start of the line break and the spaces before an element."""
+        return element.start - len(self.encode(self.get_indent(element)))
+
+    def read_remark(self, start: int, end: int) -> Remark:
+        """Return a part of the file as a remark, or a place in it."""
+        return Remark(self.get_markup(start, end), lambda text: self.edit(start, end, text))
+
+    def read_indented(self, element: XmlElement) -> Remark:
+        """Return an element and the line break and spaces before it as a remark."""
+        return self.read_remark(self.get_indented_start(element), element.end)
+
+    def read_attribute(self, element: XmlElement, name: str) -> Remark:
+        """Return an attribute of an element as a remark."""
+        tag = self.get_tag(element)
+        try:
+            start, end = find_attribute(tag, name)
+            start = len(tag[:start].rstrip("= \t\r\n").removesuffix(name).rstrip())
+        except KeyError:
+            start = end = len(tag.removesuffix(">").removesuffix("/").rstrip())
+        return self.read_remark(*(element.start + len(self.encode(tag[:position])) for position in (start, end)))
+
+    def read_notes(self, notes: Iterable[XmlElement], place: int) -> dict[tuple[str, str], Remark]:
+        """Return elements such as notes as remarks, and the place for more of them."""
+        remarks = {("note", self.get_markup(note.start, note.end)): self.read_indented(note) for note in notes}
+        return {**remarks, ("note", ""): self.read_remark(place, place)}
 
     def iter_markup(self) -> Iterator[str]:
         """Yield the file as it stands, in parts that end behind a tag unless one is very long; damaged bytes are marked."""

@@ -20,7 +20,6 @@ from dragoman.documents.document import (
     BILINGUAL_FORMATS,
     Document,
     Edit,
-    Remark,
     Remarks,
     Unit,
     UnitTranslation,
@@ -35,7 +34,6 @@ from dragoman.documents.xml_spans import (
     XmlSource,
     XmlText,
     escape_xml,
-    find_attribute,
     get_tag_name,
     set_attribute,
 )
@@ -295,17 +293,13 @@ def write_content(element: XmlElement, text: str) -> str:
     return escape_xml(text)
 
 
-def write_element_content(source: XmlSource, element: XmlElement, text: str) -> list[Edit]:
-    """Return the edit that gives an element this text."""
-    return [fill_element(source, element, write_content(element, text))]
-
-
-def fill_element(source: XmlSource, element: XmlElement, markup: str) -> Edit:
-    """Return the edit that gives an element this content."""
+def write_text(source: XmlSource, element: XmlElement, translation: UnitTranslation) -> list[Edit]:
+    """Return the edit that gives an element a plain translation."""
+    markup = write_content(element, translation.text)
     if not element.is_empty_tag:
-        return source.edit(element.content_start, element.content_end, markup)
+        return [source.edit(element.content_start, element.content_end, markup)]
     tag = source.get_start_tag(element)
-    return source.edit(element.start, element.end, f"{tag}{markup}</{get_tag_name(tag)}>")
+    return source.edit_tag(element, f"{tag}{markup}</{get_tag_name(tag)}>")
 
 
 def set_attributes(start_tag: str, attributes: Mapping[str, str]) -> str:
@@ -322,7 +316,7 @@ def write_element(
     attributes: Mapping[str, str],
     markup: str,
     place: int,
-    indent: str,
+    indent: str = "",
 ) -> Edit:
     """Return the edit that writes an element with this content.
 
@@ -356,54 +350,6 @@ def find_values(source: XmlSource, elements: Iterable[tuple[str, XmlElement]], u
                 around = source.encode(tag), source.encode(f"</{get_tag_name(tag)}>")
                 values[key] = _EmptyTag(element.start, element.end, b"", *around)
     return values
-
-
-def get_indent(source: XmlSource, element: XmlElement) -> str:
-    """Return the line break and the spaces before an element, or nothing if other text is there."""
-    parent = element.parent
-    start = element.start
-    for part in parent.parts if parent else []:
-        if part is element:
-            break
-        if not isinstance(part, XmlText):
-            start = element.start
-        elif start == element.start:
-            start = part.start
-    before = source.get_markup(start, element.start)
-    return before[before.rfind("\n") :] if "\n" in before and not before.strip() else ""
-
-
-def make_remark(source: XmlSource, start: int, end: int) -> Remark:
-    """Return a part of a file as a remark, or a place in it."""
-    return Remark(source.get_markup(start, end), lambda text: source.edit(start, end, text))
-
-
-def read_attribute(source: XmlSource, element: XmlElement, name: str) -> Remark:
-    """Return an attribute of an element as a remark."""
-    tag = source.get_tag(element)
-    try:
-        start, end = find_attribute(tag, name)
-        start = len(tag[:start].rstrip("= \t\r\n").removesuffix(name).rstrip())
-    except KeyError:
-        start = end = len(tag.removesuffix(">").removesuffix("/").rstrip())
-    places = [element.start + len(source.encode(tag[:position])) for position in (start, end)]
-    return make_remark(source, *places)
-
-
-def get_indented_start(source: XmlSource, element: XmlElement) -> int:
-    """Return the start of the line break and the spaces before an element."""
-    return element.start - len(source.encode(get_indent(source, element)))
-
-
-def read_indented(source: XmlSource, element: XmlElement) -> Remark:
-    """Return an element and the line break and spaces before it as a remark."""
-    return make_remark(source, get_indented_start(source, element), element.end)
-
-
-def read_notes(source: XmlSource, notes: Iterable[XmlElement], place: int) -> dict[tuple[str, str], Remark]:
-    """Return elements such as notes as remarks, and the place for more of them."""
-    remarks = {("note", source.get_markup(note.start, note.end)): read_indented(source, note) for note in notes}
-    return {**remarks, ("note", ""): make_remark(source, place, place)}
 
 
 Writer = Callable[[UnitTranslation], Sequence[Edit]]
