@@ -26,8 +26,8 @@ from dragoman.cleaning.statistics import CleaningStats, apply_filters
 from dragoman.cleaning.total_estimator import TotalEstimator
 from dragoman.config import CleaningConfig, CorpusConfig, DataConfig, Direction, FilterName, Recipe
 from dragoman.errors import RecipeError
-from dragoman.formats.arrow_file import atomic_arrow_file
 from dragoman.formats.pair import Pair
+from dragoman.formats.parquet import atomic_arrow_file
 from dragoman.formats.readers import read_pairs
 from dragoman.io.storage import write_json
 from dragoman.runtime.processes import MapFunction, map_in_processes

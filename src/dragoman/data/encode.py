@@ -21,7 +21,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.vocabulary import StructuredVocabulary
 from dragoman.data.tokenization.written_characters import WrittenCharacters
 from dragoman.errors import DataError
-from dragoman.formats.arrow_file import atomic_arrow_file
+from dragoman.formats.parquet import atomic_arrow_file
 from dragoman.io.storage import write_json
 from dragoman.runtime.processes import MapFunction, map_in_processes
 

@@ -122,10 +122,11 @@ def get_number_like_one(language: str) -> int | None:
 
 def lacks_number(singular: str, plural: str) -> bool:
     """Return whether a text has a placeholder less than its plural, such as `One file` beside `{n} files`."""
-    return bool(_count_placeholders(plural) - _count_placeholders(singular))
+    return bool(count_placeholders(plural) - count_placeholders(singular))
 
 
-def _count_placeholders(text: str) -> Counter[str]:
+def count_placeholders(text: str) -> Counter[str]:
+    """Return the placeholders of a text and how often it has each."""
     return Counter(text[start:end] for start, end in find_placeholders(text))
 
 

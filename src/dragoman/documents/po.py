@@ -8,7 +8,6 @@ lines.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,6 +15,7 @@ from itertools import groupby
 
 from dragoman.documents.document import Document, Edit, Remark, Remarks, Unit, UnitState, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.documents.plural_forms import count_placeholders
 from dragoman.documents.plural_rules import find_form_numbers, get_plural_rule
 from dragoman.documents.reading import check_text, check_texts
 from dragoman.errors import DataError
@@ -23,7 +23,6 @@ from dragoman.formats.po import ESCAPES, HEAD_BYTES, PoComments, PoEntry, Span, 
 from dragoman.languages import is_same_language
 from dragoman.text.encodings import find_codec
 from dragoman.text.inline_rules import InlineRules
-from dragoman.text.placeholders import find_placeholders
 
 LINE_WIDTH = 79
 """Most columns of a line, as msgmerge writes it."""
@@ -152,7 +151,7 @@ class _Catalog:
         for number, entry in enumerate(read_entries(self._lines)):
             if entry.start == self._header_start:
                 continue
-            for unit, form in _list_units(entry, number, self._num_plurals, self._numbers, is_for_many=self._is_for_many):
+            for unit, form in self._list_units(entry, number):
                 num_units += 1
                 check_texts(num_units, self._num_bytes)
                 end = entry.spans[entry.forms[-1]][1]
@@ -161,6 +160,40 @@ class _Catalog:
                 yield unit, _Place(entry.start, end, entry.comments, form, span, is_new)
         if number < 0:
             raise DataError("the file has no entry, so it is no PO file", code="invalid-format")
+
+    def _list_units(self, entry: PoEntry, number: int) -> Iterator[tuple[Unit, str]]:
+        """Yield the unit of each form of an entry, with its keyword.
+
+        The form of 1, or the first one, is that of the singular, unless it has several numbers and the singular names none.
+        """
+        forms = entry.forms
+        singular, plural = entry.strings["msgid"], entry.strings.get("msgid_plural", "")
+        if plural:
+            forms = [f"msgstr[{form}]" for form in range(min(self._num_plurals or len(forms), MAX_FORMS))]
+        has_singular = len(forms) > 1 and not (self._is_for_many and count_placeholders(singular) != count_placeholders(plural))
+        form_of_one = next((form for form, sample in self._numbers.items() if sample == 1), 0)
+        for form in forms:
+            source = singular if form == "msgstr" or (form == f"msgstr[{form_of_one}]" and has_singular) else plural
+            target = entry.strings.get(form, "")
+            state: UnitState = "untranslated" if not target else "fuzzy" if entry.comments.is_fuzzy else "translated"
+            if "read-only" in entry.comments.declared:
+                state = "locked"
+            if source:
+                name = f"{number}{form.removeprefix('msgstr')}"
+                number_of_form = self._numbers.get(int(form[7:-1])) if plural else None
+                yield (
+                    Unit(
+                        name,
+                        source,
+                        target=target,
+                        state=state,
+                        context=entry.strings.get("msgctxt", ""),
+                        max_length=_read_max_length(entry.comments.declared),
+                        plural_form="" if number_of_form is None else f"={number_of_form}",
+                        rules=_read_rules(entry.comments.declared),
+                    ),
+                    form,
+                )
 
     def _has_translation(self) -> bool:
         entries = (entry for entry in read_entries(self._lines) if entry.start != self._header_start)
@@ -217,50 +250,6 @@ def complete_header(header: str, language: str) -> str:
         elif (is_of_source and name != "Content-Type") or not line[1].strip() or "INTEGER" in line[1]:
             header = f"{header[: line.start()]}{name}: {value}{header[line.end() :]}"
     return header
-
-
-def _list_units(
-    entry: PoEntry, number: int, num_plurals: int, numbers: Mapping[int, int], *, is_for_many: bool
-) -> Iterator[tuple[Unit, str]]:
-    """Yield the unit of each form of an entry, with its keyword.
-
-    The form of 1, or the first one, is that of the singular, unless it has several numbers and the singular names none.
-
-    num_plurals: forms of a plural; 0 if the header does not say
-    numbers: a number for each form, as far as the header says so
-    """
-    forms = entry.forms
-    singular, plural = entry.strings["msgid"], entry.strings.get("msgid_plural", "")
-    if plural:
-        forms = [f"msgstr[{form}]" for form in range(min(num_plurals or len(forms), MAX_FORMS))]
-    has_singular = len(forms) > 1 and not (is_for_many and _list_placeholders(singular) != _list_placeholders(plural))
-    form_of_one = next((form for form, sample in numbers.items() if sample == 1), 0)
-    for form in forms:
-        source = singular if form == "msgstr" or (form == f"msgstr[{form_of_one}]" and has_singular) else plural
-        target = entry.strings.get(form, "")
-        state: UnitState = "untranslated" if not target else "fuzzy" if entry.comments.is_fuzzy else "translated"
-        if "read-only" in entry.comments.declared:
-            state = "locked"
-        if source:
-            name = f"{number}{form.removeprefix('msgstr')}"
-            number_of_form = numbers.get(int(form[7:-1])) if plural else None
-            yield (
-                Unit(
-                    name,
-                    source,
-                    target=target,
-                    state=state,
-                    context=entry.strings.get("msgctxt", ""),
-                    max_length=_read_max_length(entry.comments.declared),
-                    plural_form="" if number_of_form is None else f"={number_of_form}",
-                    rules=_read_rules(entry.comments.declared),
-                ),
-                form,
-            )
-
-
-def _list_placeholders(text: str) -> Counter[str]:
-    return Counter(text[start:end] for start, end in find_placeholders(text))
 
 
 def _is_wrapped(text: str) -> bool:

@@ -1,8 +1,9 @@
-"""Parquet files with two columns of text, or with one struct column that holds both sides."""
+"""Parquet files with two columns of text, or with one struct column that holds both sides, and whole files of Arrow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +15,7 @@ from dragoman.errors import DataError
 from dragoman.formats.jsonl import KeyPair, describe_unknown_keys, find_keys
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.text import MAX_LINE_BYTES, READ_ERRORS, quote_names, to_data_error
+from dragoman.io.storage import commit_file
 
 _BATCH_BYTES = 2**28  # bytes; with dictionary encoding, many short rows may stand for one long text
 _MIN_BATCH_ROWS, _MAX_BATCH_ROWS = 4, 1024
@@ -153,3 +155,12 @@ def write_parquet(stream: IO[bytes], pairs: Iterable[Pair], keys: KeyPair) -> No
                 writer.write_table(pa.table([pa.array(side, pa.string()) for side in sides], schema))
                 sides, size = ([], []), 0
         writer.write_table(pa.table([pa.array(side, pa.string()) for side in sides], schema))
+
+
+@contextmanager
+def atomic_arrow_file(path: Path, schema: pa.Schema) -> Iterator[Any]:
+    """Give the writer of an Arrow file, which appears at `path` when the context ends without an error. Raises OSError."""
+    partial = path.with_name(f"{path.name}.partial")
+    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        yield writer
+    commit_file(partial, path)

@@ -212,7 +212,7 @@ def make_code_token(text: str, code: FoundCode) -> Token:
     """Return the token of a code that was found in a text."""
     markup = text[code.start : code.end]
     plain = html.unescape(markup) if markup.startswith("&") else ""
-    return Token(markup, "", "point", plain, is_break=code.is_break, is_space=code.is_space)
+    return Token(markup, "", "point", plain, is_break=code.kind == "break", is_space=code.kind == "space")
 
 
 class _TextReader:

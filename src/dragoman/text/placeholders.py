@@ -35,16 +35,6 @@ class FoundCode:
     end: int
     kind: CodeKind = "code"
 
-    @property
-    def is_break(self) -> bool:
-        """Return whether the code is a line break."""
-        return self.kind == "break"
-
-    @property
-    def is_space(self) -> bool:
-        """Return whether the code is white space."""
-        return self.kind == "space"
-
 
 @dataclass(frozen=True)
 class _Style:
