@@ -81,6 +81,15 @@ def test_direction_is_written_and_removed(subtests: pytest.Subtests) -> None:
                 assert [mark for mark in marks if mark in translate(name, content, "en", "de", "Mai")] == []
 
 
+def test_default_style_keeps_one_element_of_properties() -> None:
+    properties = '<style:paragraph-properties style:line-break="strict" style:writing-mode="page"/>'
+    graphic = '<style:default-style style:family="graphic"><style:paragraph-properties/></style:default-style>'
+    styles = f'{graphic}<style:default-style style:family="paragraph">{properties}</style:default-style>'
+    content = make_odt("<text:p>Hi</text:p>", f"<office:styles>{styles}</office:styles>")
+    turned = translate_content("a.odt", content, lambda line: "مايو", DocumentOptions("en", "ar")).content
+    assert styles.replace('"page"', '"rl-tb"') in read_members(turned)["styles.xml"].decode()
+
+
 def test_pages_come_back_as_they_were() -> None:
     """A span that holds a direction alone goes with it, and the elements of the page stay."""
     for page in (

@@ -39,25 +39,34 @@ def edit_languages(
         source = members.read_xml(name)
         groups: dict[str, XmlElement] = {}
         default_styles: list[XmlElement] = []  # of paragraphs without another style
+        has_direction = is_in_default_style = False
         for group in source.iter_elements(_GROUPS):
             groups[group.name] = group
             for element in group.descend():
-                yield from _edit_element(source, element, source_language, language)
-                if element.name == "default-style" and element.attributes.get(":family") == "paragraph":
-                    default_styles.append(element)
-        if name == "styles.xml" and is_right_to_left(language):
+                if element.name.endswith("style"):
+                    is_in_default_style = element.name == "default-style" and element.attributes.get(":family") == "paragraph"
+                    default_styles += [element] * is_in_default_style
+                is_default = is_in_default_style and element.name == "paragraph-properties"
+                has_direction |= is_default
+                yield from _edit_element(source, element, source_language, language, is_default=is_default)
+        if name == "styles.xml" and is_right_to_left(language) and not has_direction:
             place = groups["font-face-decls"].end if "font-face-decls" in groups else source.root.content_start
             yield _turn_default_style(source, default_styles, groups.get("styles"), place)
 
 
-def _edit_element(source: XmlSource, element: XmlElement, source_language: str, language: str) -> list[Edit]:
-    """Return the edit of text properties with the language of the source, and of properties with a direction."""
+def _edit_element(
+    source: XmlSource, element: XmlElement, source_language: str, language: str, *, is_default: bool
+) -> list[Edit]:
+    """Return the edit of text properties with the language of the source, and of properties with a direction.
+
+    is_default: the element has the properties of paragraphs without another style
+    """
     codes = read_languages(element.attributes) if element.name == "text-properties" else ()
     if any(codes) and any(is_same_language(code, source_language) for code in codes):
         return source.edit_tag(element, _state_language(source.get_tag(element), language))
     mode, new = element.attributes.get(":writing-mode"), ""
     if is_right_to_left(language):
-        new = "rl-tb" if element.name == "page-layout-properties" or mode in _LEFT_TO_RIGHT else ""
+        new = "rl-tb" if is_default or element.name == "page-layout-properties" or mode in _LEFT_TO_RIGHT else ""
     elif is_right_to_left(source_language):
         new = "lr-tb" if mode in _RIGHT_TO_LEFT else ""
     if not new:
