@@ -230,13 +230,16 @@ def bleu_metric(tokenize: str, *, lowercase: bool = False) -> BLEU:
 
     if tokenize not in BLEU.TOKENIZERS:
         raise RecipeError(
-            f"tokenize = {tokenize!r}: unknown BLEU tokenizer; use one of {', '.join(BLEU.TOKENIZERS)}", code="unknown-metric"
+            f"{tokenize!r}: unknown BLEU tokenizer; use one of {', '.join(BLEU.TOKENIZERS)}", code="unknown-metric"
         )
     try:
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     except (RuntimeError, OSError, AssertionError) as error:  # no MeCab, another dictionary, or a model without download
         reason = " ".join(str(error).split())
-        raise RecipeError(f"tokenize = {tokenize!r}: the BLEU tokenizer cannot run; {reason}", code="unknown-metric") from error
+        raise RecipeError(
+            f"the BLEU tokenizer {tokenize!r} cannot run: {reason}; choose another one by --bleu-tokenizer or task.bleu_tokenizer",
+            code="unknown-metric",
+        ) from error
 
 
 def corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
