@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dragoman.inference.translation_result import Translation
-from dragoman.text.guards import loses_currency
+from dragoman.text.currency_signs import loses_currency
 
 if TYPE_CHECKING:
     from dragoman.inference.translator import Translator

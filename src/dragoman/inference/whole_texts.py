@@ -27,7 +27,8 @@ from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translat
 from dragoman.languages import is_spaced_language
 from dragoman.tasks.translation_status import TranslationStatus
 from dragoman.text.code_check import NO_DIFFERENCE, CodeDifference, compare_codes
-from dragoman.text.guards import Check, check_translation, find_currency_signs, loses_currency
+from dragoman.text.currency_signs import find_currency_signs, loses_currency
+from dragoman.text.guards import Check, check_translation
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_equal_tags, list_texts, read_inline
 from dragoman.text.kept_terms import mark_kept_terms, mark_spans
 from dragoman.text.other_scripts import is_in_other_script, mark_same_words, mark_unread_words

@@ -41,13 +41,6 @@ MAX_CACHED_CHARACTERS = 4000
 _NUMBER = re.compile(r"\d(?:[.,'’\u00a0\u202f]?\d)*+")
 """Digits with single separators; a search for one character is fast"""
 _CURRENCY = "$\u00a2-\u00a5\u20a0-\u20cf"
-_CURRENCY_BUT_DOLLAR = re.compile(f"[{_CURRENCY[1:]}]")
-# Translators write these out, and a translation with a name has not lost its sign.
-_CURRENCY_NAMES = {
-    "\u20ac": re.compile("eur|евр|ευρ|欧|歐|ユーロ|유로|يورو|יורו|यूरो", re.IGNORECASE),
-    "\u00a3": re.compile("gbp|pfund|punt|funt|liv|lib|lir|sterl|фунт|镑|鎊|ポンド|파운드", re.IGNORECASE),
-    "\u00a5": re.compile("yen|jen|ien|yuan|иен|юан|元|円|엔|위안", re.IGNORECASE),
-}
 _CURRENCY_SIGN = re.compile(f"[{_CURRENCY}]")
 # What a number has beside it that is written with digits.
 _SIGN_BEFORE = re.compile(rf"[{_CURRENCY}\u00b1]\s?\Z")
@@ -178,19 +171,6 @@ def _misses_currency(source: str, translation: str) -> bool:
     for digits, match in _find_numbers(translation) if amounts else ():
         (whole if _is_beside(match, _UNIT_BEFORE, _UNIT_BEHIND) else bare).add(digits)
     return bool(amounts & bare - whole)
-
-
-def loses_currency(source: str, translation: str) -> bool:
-    """Return whether a translation has a sign of a currency, but `$`, less often than its source, and no name of it."""
-    if source.isascii():
-        return False
-    lost = Counter(_CURRENCY_BUT_DOLLAR.findall(source)) - Counter(_CURRENCY_BUT_DOLLAR.findall(translation))
-    return any(sign not in _CURRENCY_NAMES or _CURRENCY_NAMES[sign].search(translation) is None for sign in lost)
-
-
-def find_currency_signs(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the span of each sign."""
-    return (match.span() for match in _CURRENCY_BUT_DOLLAR.finditer(text))
 
 
 def _find_numbers(text: str) -> Iterator[tuple[str, re.Match[str]]]:
