@@ -53,8 +53,9 @@ def find_warnings(stats_by_corpus: Mapping[str, CleaningStats]) -> list[str]:
         if not stats.num_kept:
             problem = f"no pair is left; {problem}"
         keys = " and ".join(f"data.cleaning.{key}" for key in FILTER_KEYS.get(name, ()))
-        order = "the order of the languages, " if name in ("language", "script") else ""
-        remedy = f"check {order}{keys}, or set skip_filters = ['{name}'] for this corpus" if keys else "check its files and columns"
+        if name in ("language", "script"):
+            keys = f"the order of the languages and {keys}"
+        remedy = f"check {keys}, or set skip_filters = ['{name}'] for this corpus" if keys else "check its files and columns"
         warnings.append(f"{corpus}: {problem}; {remedy}")
     return warnings
 

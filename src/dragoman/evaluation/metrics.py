@@ -237,7 +237,7 @@ def bleu_metric(tokenize: str, *, lowercase: bool = False) -> BLEU:
     except (RuntimeError, OSError, AssertionError) as error:  # no MeCab, another dictionary, or a model without download
         reason = " ".join(str(error).split())
         raise RecipeError(
-            f"the BLEU tokenizer {tokenize!r} cannot run: {reason}; choose another one by --bleu-tokenizer or task.bleu_tokenizer",
+            f"the BLEU tokenizer {tokenize!r} cannot run: {reason}; choose another (--bleu-tokenizer or task.bleu_tokenizer)",
             code="unknown-metric",
         ) from error
 
