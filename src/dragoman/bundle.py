@@ -334,9 +334,9 @@ def compute_bundle_digest(path: Path) -> str:
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
-def get_license(recipe: Recipe, metadata: BundleMetadata) -> str | None:
-    """Return the license of the weights as the recipe or the source of a converted model states it."""
-    return recipe.card.license or (metadata.origin.license if metadata.origin else None)
+def get_license(stated: str | None, metadata: BundleMetadata) -> str | None:
+    """Return the license of the weights that the recipe's card states, or that of the source of a converted model."""
+    return stated or (metadata.origin.license if metadata.origin else None)
 
 
 def load_bundle(path: Path) -> Bundle:

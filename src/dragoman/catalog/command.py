@@ -129,7 +129,7 @@ def _describe_bundle(name: str, folder: Path, model: CatalogModel | None) -> Lis
         source,
         target,
         "machine",
-        get_license(recipe, metadata) or (model.license if model else None),
+        get_license(recipe.card.license, metadata) or (model.license if model else None),
         weight_bytes,
         weight_bytes + RUNTIME_BYTES,
         recipe.card.score or (model.score if model else None),

@@ -14,7 +14,7 @@ from dragoman.training.monitoring.diagnostics import Diagnosis
 from dragoman.training.monitoring.run_status import RunSummary
 
 if TYPE_CHECKING:
-    from dragoman.config import Recipe
+    from dragoman.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
     facts: dict[str, Any] = {
         "purpose": recipe.card.purpose or None,
         "task": f"{recipe.task.kind} {', '.join(f'{source} → {target}' for source, target in pairs) or '? → ?'}",
-        "license": get_license(recipe, bundle_metadata),
+        "license": get_license(recipe.card.license, bundle_metadata),
         "score": recipe.card.score or None,
         **(_try_examples(bundle, recipe.card.examples) if recipe.card.examples else {}),
         "origin": origin.get("name"),
-        "recipe": recipe.name if origin else f"{recipe.name} (preset {recipe.preset}{_describe_size(recipe)})",
+        "recipe": recipe.name if origin else f"{recipe.name} (preset {recipe.preset}{_describe_size(recipe.size, model)})",
         "layers": f"{model.encoder_layers} encoder, {model.decoder_layers} decoder, {model.norm}-norm",
         "dimensions": f"d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of {model.key_width}"
         + (f", {model.key_value_heads} of keys and values" if model.num_key_value_heads else ""),
@@ -132,13 +132,13 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
         click.echo(f"  {sentence}")
 
 
-def _describe_size(recipe: Recipe) -> str:
-    """Return the size of a recipe, or nothing if the recipe states other dimensions."""
+def _describe_size(size: str | None, model: ModelConfig) -> str:
+    """Return the size of a recipe, or nothing if its model has other dimensions."""
     from dragoman.config.presets import SIZES
 
-    model = SIZES[recipe.size]["model"] if recipe.size in SIZES else {}
+    stated = SIZES[size]["model"] if size in SIZES else {}
     dimensions = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
-    return f", size {recipe.size}" if all(getattr(recipe.model, key) == model.get(key) for key in dimensions) else ""
+    return f", size {size}" if all(getattr(model, key) == stated.get(key) for key in dimensions) else ""
 
 
 def _try_examples(bundle: Path, examples: Sequence[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from dragoman.cleaning.pipeline import clean_corpora
 from dragoman.cleaning.statistics import CleaningStats
 from dragoman.cluster.cluster_map import ClusterMap, Executor
 from dragoman.cluster.versions import get_versions
-from dragoman.config import DataConfig, Recipe
+from dragoman.config import DataConfig, Recipe, TaskConfig
 from dragoman.data.manifest import list_corpora
 from dragoman.errors import DataError, OutputError
 from dragoman.formats.corpus_copies import copy_corpora, list_corpus_names
@@ -57,7 +57,7 @@ def clean_on_cluster(
             data = copy_corpora(recipe.data, list_corpus_names(list_corpora(recipe.data)), work_folder / "input")
             local_recipe = recipe.model_copy(update={"data": data})
             check_files_exist(data.root, recipe.name, data.training_corpora().values())
-            _open_request(work_folder, _describe_request(recipe, data), overwrite=overwrite)
+            _open_request(work_folder, _describe_request(recipe.data, recipe.task, data), overwrite=overwrite)
             stats_by_corpus = clean_corpora(
                 local_recipe,
                 work_folder / "output" if is_url(url) else path,
@@ -76,12 +76,12 @@ def clean_on_cluster(
     return stats_by_corpus
 
 
-def _describe_request(recipe: Recipe, data: DataConfig) -> dict[str, Any]:
-    """Return everything that determines the text. data: section `data` of the recipe whose files are on this machine"""
-    paths = [path for corpus in list_corpora(data) for path in list_corpus_files(corpus, Path(data.root))]
+def _describe_request(data: DataConfig, task: TaskConfig, local: DataConfig) -> dict[str, Any]:
+    """Return everything that determines the text. local: section `data` whose files are on this machine"""
+    paths = [path for corpus in list_corpora(local) for path in list_corpus_files(corpus, Path(local.root))]
     files = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths if path.is_file()]
-    languages = [recipe.task.source_language, recipe.task.target_language]
-    return {"data": recipe.data.model_dump(), "languages": languages, "files": files, "versions": get_versions()}
+    languages = [task.source_language, task.target_language]
+    return {"data": data.model_dump(), "languages": languages, "files": files, "versions": get_versions()}
 
 
 def _open_request(folder: Path, request: Mapping[str, Any], *, overwrite: bool) -> None:

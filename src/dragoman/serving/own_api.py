@@ -336,7 +336,7 @@ def describe_model(model: ServedModel) -> dict[str, Any]:
     """Return the fields of a model: the name of its folder without the path, its pairs of languages, and its card."""
     recipe = model.translator.recipe
     fields = {"name": recipe.name, "pairs": model.pairs, **recipe.card.model_dump()}
-    return {**fields, "license": get_license(recipe, model.translator.metadata) or ""}
+    return {**fields, "license": get_license(recipe.card.license, model.translator.metadata) or ""}
 
 
 def describe_translation(result: ServedTranslation, details: Details) -> ClientTranslation:

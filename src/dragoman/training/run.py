@@ -69,7 +69,8 @@ def train(
         if trainer.plan.device.type == "cpu":
             validator, vocab_size = trainer.early_stopping.validator, len(prepared.tokenizer.target)
             validation = None if validator is None else validator.corpus
-            callback(estimate_evaluations(recipe, validation, trainer.early_stopping.pairs, test_sets, vocab_size))
+            model, beam_size, pairs = recipe.model, recipe.decoding.beam_size, trainer.early_stopping.pairs
+            callback(estimate_evaluations(model, beam_size, validation, pairs, test_sets, vocab_size))
         try:
             trainer.run()
             if not distributed.is_rank_zero:

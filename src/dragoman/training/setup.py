@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import Recipe, TrainingConfig
-from dragoman.data.dataloader import BatchStream, DataPosition, TrainingBatches
+from dragoman.data.dataloader import BatchStream, TrainingBatches
 from dragoman.data.prepare import PreparedData, prepare
 from dragoman.errors import DataError, RankError, RecipeError
 from dragoman.evaluation.bleu_tokenizer import check_bleu_tokenizer
@@ -198,24 +198,17 @@ def build_trainer(
         trainer_state=trainer_state,
         train_state=train_state,
         train_step=train_step,
-        stream=_open_stream(recipe, prepared, plan, trainer_state.data_position, distributed),
+        stream=BatchStream(
+            TrainingBatches(recipe, prepared.folder, start_id=get_decoder_start_id(recipe.model)),
+            position=trainer_state.data_position,
+            num_workers=recipe.data.num_workers,
+            rank=distributed.rank,
+            world_size=distributed.world_size,
+            pin_memory=plan.device.type == "cuda",
+        ),
         checkpointer=checkpointer,
         early_stopping=EarlyStopping(config, validator, distributed, log_and_report, len(prepared.tokenizer.target)),
         callback=log_and_report,
-    )
-
-
-def _open_stream(
-    recipe: Recipe, prepared: PreparedData, plan: ComputePlan, position: DataPosition, distributed: DistributedContext
-) -> BatchStream:
-    """Return the batches of this process from a position of the training data on."""
-    return BatchStream(
-        TrainingBatches(recipe, prepared.folder, start_id=get_decoder_start_id(recipe.model)),
-        position=position,
-        num_workers=recipe.data.num_workers,
-        rank=distributed.rank,
-        world_size=distributed.world_size,
-        pin_memory=plan.device.type == "cuda",
     )
 
 

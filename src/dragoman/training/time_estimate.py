@@ -92,7 +92,8 @@ def estimate_minutes(
 
 
 def estimate_evaluations(
-    recipe: Recipe,
+    model: ModelConfig,
+    beam_size: int,
     validation: Corpus | None,
     translated: Sequence[Pair],
     test_sets: Mapping[str, Sequence[Pair]],
@@ -100,21 +101,22 @@ def estimate_evaluations(
 ) -> EvaluationCost:
     """Return the cost of a validation and of the test sets on a CPU.
 
+    beam_size: beam of the search on the test sets
     translated: validation pairs that are translated as well
     """
 
     def count_flops(pairs: Iterable[Pair]) -> int:
         texts = [(len(pair.source.encode()), len(pair.target.encode())) for pair in pairs]
         lengths = np.ceil(np.array(texts).reshape(-1, 2) / BYTES_PER_TOKEN).astype(np.int64) + 1
-        return count_forward_flops(recipe.model, vocab_size, lengths[:, 0], lengths[:, 1])
+        return count_forward_flops(model, vocab_size, lengths[:, 0], lengths[:, 1])
 
     loss_flops = search_flops = 0
     if validation is not None:
         loss_flops = NUM_LOSS_PASSES * count_forward_flops(
-            recipe.model, vocab_size, *(lengths.astype(np.int64) for lengths in validation.lengths())
+            model, vocab_size, *(lengths.astype(np.int64) for lengths in validation.lengths())
         )
         search_flops = count_flops(translated)
-    test_flops = recipe.decoding.beam_size * sum(map(count_flops, test_sets.values()))
+    test_flops = beam_size * sum(map(count_flops, test_sets.values()))
     return EvaluationCost(
         validation_flops=loss_flops / LOSS_SHARE + search_flops / SEARCH_SHARE, test_flops=test_flops / SEARCH_SHARE
     )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.config import DecodingConfig, Recipe
+from dragoman.config import DecodingConfig
 from dragoman.data.collate import Batch
 from dragoman.data.counter_rng import hash64
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
@@ -30,7 +30,6 @@ from dragoman.evaluation.gleu import count_ngrams, ngram_gleu
 from dragoman.experiments.risk_training.config import SequenceLossConfig
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
-from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.torch_engine.arrays import TorchArrays
 
 # Finished outputs leave the batch of a search once they make up this share of it, because each departure copies the state.
@@ -50,11 +49,6 @@ class SequenceLossSettings:
     start_id: int
     max_length: int
     decoding: DecodingConfig
-
-    @classmethod
-    def from_recipe(cls, recipe: Recipe, config: SequenceLossConfig) -> SequenceLossSettings:
-        """Return the settings of a run."""
-        return cls(config, get_decoder_start_id(recipe.model), recipe.data.max_length, recipe.decoding)
 
 
 @dataclass(frozen=True)

@@ -63,12 +63,15 @@ class RiskTrainingOptions(LossExtension):
 
         from dragoman.experiments.risk_training.candidates import SequenceLossSettings
         from dragoman.experiments.risk_training.loss import sequence_level_loss
+        from dragoman.tasks.inference_model import get_decoder_start_id
 
         assert self.sequence_loss is not None, "an active extension has a key that differs from its default"
         recipe = context.recipe
         return partial(
             sequence_level_loss,
-            settings=SequenceLossSettings.from_recipe(recipe, self.sequence_loss),
+            settings=SequenceLossSettings(
+                self.sequence_loss, get_decoder_start_id(recipe.model), recipe.data.max_length, recipe.decoding
+            ),
             epsilon=recipe.training.label_smoothing,
             smoothing_mode=recipe.training.label_smoothing_mode,
         )
